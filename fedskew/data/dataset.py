@@ -1,0 +1,49 @@
+"""What a loader returns: samples, labels and who they came from, before any split into clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from fedskew.data.federation import Indices, check_samples
+from fedskew.errors import DataError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples in one place.
+
+    ``x`` is float32, images as [N, channels, height, width] and features as [N, features].
+    ``official_test`` holds the rows of the published test split (empty where there is none).
+    ``owner`` gives each row the index of its writer, subject or source in ``owner_names``.
+    ``segment`` groups rows that overlap (sliding windows), which no split may tear apart.
+    ``environment`` gives each row the id of the environment it comes from inside its client.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    class_names: tuple[str, ...]
+    official_test: Indices = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    owner: Indices | None = None
+    owner_names: tuple[str, ...] = ()
+    segment: Indices | None = None
+    environment: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_samples(self.name, self.x, self.y, len(self.class_names))
+        for field_name in ("owner", "segment"):
+            values = getattr(self, field_name)
+            if values is not None and len(values) != len(self.y):
+                raise DataError(
+                    f"{self.name}: {len(values)} {field_name} ids for {len(self.y)} samples."
+                )
+
+    @property
+    def train_rows(self) -> Indices:
+        """Rows outside the published test split."""
+        keep = np.ones(len(self.y), dtype=bool)
+        keep[self.official_test] = False
+        return np.flatnonzero(keep).astype(np.int64)

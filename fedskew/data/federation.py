@@ -1,0 +1,128 @@
+"""Named clients over shared storage: what every method trains on and is scored on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.errors import DataError
+
+Indices = NDArray[np.int64]
+
+
+def _no_samples() -> Indices:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Client:
+    """One participant: which rows of the federation's storage it holds, split three ways."""
+
+    name: str
+    train: Indices
+    validation: Indices = field(default_factory=_no_samples)
+    test: Indices = field(default_factory=_no_samples)
+
+    def split(self, name: str) -> Indices:
+        return {"train": self.train, "validation": self.validation, "test": self.test}[name]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients, unseen clients and a central test set, as index sets over one copy of the data.
+
+    ``x`` holds one float32 sample a row, already scaled; ``y`` its class. ``environment``, where
+    it exists, gives each row the id of the environment it was drawn from inside its client.
+
+    >>> import numpy as np, torch
+    >>> rows = np.arange(4)
+    >>> two = Federation("toy", torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]), ("a", "b"),
+    ...                  (Client("ann", rows[:2]), Client("bob", rows[2:])))
+    >>> [client.name for client in two.clients], two.class_counts().tolist()
+    (['ann', 'bob'], [[1, 1], [1, 1]])
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    class_names: tuple[str, ...]
+    clients: tuple[Client, ...]
+    unseen: tuple[Client, ...] = ()
+    central_test: Indices = field(default_factory=_no_samples)
+    environment: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_samples(self.name, self.x, self.y, len(self.class_names))
+        if not self.clients:
+            raise DataError(f"federation {self.name!r} has no clients.")
+        names = [client.name for client in (*self.clients, *self.unseen)]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"federation {self.name!r} has two clients named {twice!r}.")
+        for client in self.clients:
+            if len(client.train) == 0:
+                raise DataError(f"client {client.name!r} has no training samples.")
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+    @cached_property
+    def by_name(self) -> dict[str, Client]:
+        return {client.name: client for client in (*self.clients, *self.unseen)}
+
+    def class_counts(self, split: str = "train") -> NDArray[np.int64]:
+        """How many samples of each class (columns) each client (rows) holds in a split."""
+        y = self.y.numpy()
+        return np.stack(
+            [np.bincount(y[c.split(split)], minlength=self.classes) for c in self.clients]
+        )
+
+    def pooled(self) -> Client:
+        """All clients' training and validation data in one place: the central reference."""
+        return Client(
+            "pooled",
+            np.concatenate([client.train for client in self.clients]),
+            np.concatenate([client.validation for client in self.clients]),
+        )
+
+    def with_data(self, **changes: Any) -> Federation:
+        """A copy with some fields replaced (for skews that change pixels, not who holds them)."""
+        return replace(self, **changes)
+
+
+def check_samples(name: str, x: Tensor, y: Tensor, classes: int) -> None:
+    """Refuse samples no model could train on, saying which and where."""
+    if len(x) != len(y):
+        raise DataError(f"{name}: {len(x)} samples but {len(y)} labels.")
+    if x.dtype != torch.float32:
+        raise DataError(f"{name}: samples must be float32, not {x.dtype}.")
+    if len(x) and not bool(torch.isfinite(x).all()):
+        row = int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0, 0])
+        raise DataError(f"{name}: sample {row} holds a NaN or infinite value.")
+    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
+        row = int(((y < 0) | (y >= classes)).nonzero()[0, 0])
+        raise DataError(
+            f"{name}: label {int(y[row])} of sample {row} is outside 0..{classes - 1}."
+        )
+
+
+def split_client(
+    name: str, train: Indices, test: Sequence[int] | Indices, validation: float,
+    rng: np.random.Generator,
+) -> Client:
+    """A client whose validation set is a seeded share of its training rows (at least one stays)."""
+    order = rng.permutation(np.asarray(train, dtype=np.int64))
+    held = min(int(len(order) * validation), len(order) - 1) if len(order) else 0
+    return Client(name, np.sort(order[held:]), np.sort(order[:held]), np.asarray(test, np.int64))
