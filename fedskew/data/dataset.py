@@ -11,7 +11,7 @@ from fedskew.data.federation import Indices, check_samples
 from fedskew.errors import DataError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Samples in one place.
 
@@ -34,7 +34,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         check_samples(self.name, self.x, self.y, len(self.class_names))
-        for field_name in ("owner", "segment"):
+        for field_name in ("owner", "segment", "environment"):
             values = getattr(self, field_name)
             if values is not None and len(values) != len(self.y):
                 raise DataError(

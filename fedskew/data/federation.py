@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.errors import DataError
+from fedskew.errors import ConfigError, DataError
 
 Indices = NDArray[np.int64]
 
@@ -21,7 +21,7 @@ def _no_samples() -> Indices:
     return np.empty(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Client:
     """One participant: which rows of the federation's storage it holds, split three ways."""
 
@@ -34,7 +34,7 @@ class Client:
         return {"train": self.train, "validation": self.validation, "test": self.test}[name]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Federation:
     """Clients, unseen clients and a central test set, as index sets over one copy of the data.
 
@@ -69,6 +69,22 @@ class Federation:
         for client in self.clients:
             if len(client.train) == 0:
                 raise DataError(f"client {client.name!r} has no training samples.")
+        if self.environment is not None and len(self.environment) != len(self.y):
+            raise DataError(
+                f"{self.name}: {len(self.environment)} environment ids for {len(self.y)} samples."
+            )
+        for client in (*self.clients, *self.unseen):
+            for rows in (client.train, client.validation, client.test):
+                self._check_rows(f"client {client.name!r}", rows)
+        self._check_rows("the central test set", self.central_test)
+
+    def _check_rows(self, holder: str, rows: Indices) -> None:
+        """A row that does not exist would surface much later, as a bare index error."""
+        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= len(self.y)):
+            raise DataError(
+                f"{holder} holds row {int(rows.max() if rows.min() >= 0 else rows.min())}, but "
+                f"{self.name} has rows 0..{len(self.y) - 1}."
+            )
 
     @property
     def classes(self) -> int:
@@ -113,16 +129,19 @@ def check_samples(name: str, x: Tensor, y: Tensor, classes: int) -> None:
         raise DataError(f"{name}: sample {row} holds a NaN or infinite value.")
     if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
         row = int(((y < 0) | (y >= classes)).nonzero()[0, 0])
-        raise DataError(
-            f"{name}: label {int(y[row])} of sample {row} is outside 0..{classes - 1}."
-        )
+        raise DataError(f"{name}: label {int(y[row])} of sample {row} is outside 0..{classes - 1}.")
 
 
 def split_client(
-    name: str, train: Indices, test: Sequence[int] | Indices, validation: float,
+    name: str,
+    train: Indices,
+    test: Sequence[int] | Indices,
+    validation: float,
     rng: np.random.Generator,
 ) -> Client:
     """A client whose validation set is a seeded share of its training rows (at least one stays)."""
+    if not 0 <= validation < 1:
+        raise ConfigError(f"validation must be a share from 0 up to 1, not {validation}.")
     order = rng.permutation(np.asarray(train, dtype=np.int64))
-    held = min(int(len(order) * validation), len(order) - 1) if len(order) else 0
+    held = min(round(len(order) * validation), len(order) - 1) if len(order) else 0
     return Client(name, np.sort(order[held:]), np.sort(order[:held]), np.asarray(test, np.int64))

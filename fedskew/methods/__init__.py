@@ -1,0 +1,5 @@
+"""The named methods: each a few lines that return a recipe, with its card."""
+
+from fedskew.methods import baselines
+
+__all__ = ["baselines"]

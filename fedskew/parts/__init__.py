@@ -1,0 +1,1 @@
+"""The small parts a recipe is made of: what to train, minimise, correct, send and combine."""

@@ -1,0 +1,1 @@
+"""Speed of fedskew beside a plain loop, pfl, Flower and the machine's own limit."""

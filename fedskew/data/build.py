@@ -1,0 +1,226 @@
+"""From a dataset to a federation: partition, test and validation splits, unseen clients, skews."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedskew.data.choice import at_least
+from fedskew.data.dataset import Dataset
+from fedskew.data.deal import Labels
+from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.partition import matched_test, partition
+from fedskew.data.skew import apply_skew, keyed_rng
+from fedskew.errors import ConfigError, DataError, unknown
+
+TEST_FROM = ("auto", "matched", "holdout")
+
+
+def build(
+    dataset: Dataset,
+    *,
+    partition: str,
+    clients: int | None,
+    seed: int,
+    knobs: Mapping[str, Any] | None = None,
+    unseen: int | float | Sequence[str] = 0,
+    validation: float = 0.1,
+    test: float = 0.2,
+    test_from: str = "auto",
+    samples: int | None = None,
+    skew: Sequence[Mapping[str, Any]] = (),
+) -> Federation:
+    """Divide a dataset over clients; the same arguments give the same federation.
+
+    ``unseen`` clients take no part in training: a number of them, a share, or their names.
+    ``test_from="matched"`` deals the published test split by each client's training labels (by
+    owner under partition ``owner``); ``"holdout"`` sets the share ``test`` of each client's own
+    rows aside; ``"auto"`` is matched where the dataset has a split that fits, else holdout.
+    ``validation`` is a share of what is left for training. ``samples`` first thins the training
+    pool to so many rows, classes as equal as they can be.
+
+    The central test set is the published one; where its rows went to clients (owners that appear
+    in one half of the published split only), it is the union of the clients' test rows instead.
+    """
+    for name, share in (("validation", validation), ("test", test)):
+        if not 0 <= share < 1:
+            raise ConfigError(
+                f"{name} must be a share from 0 up to, not including, 1: not {share}."
+            )
+    by_owner = partition == "owner"
+    matched = _is_matched(dataset, by_owner, test_from)
+    pool = dataset.train_rows if matched or not by_owner else np.arange(len(dataset.y))
+    if samples is not None:
+        pool = _thin(pool, dataset, samples, keyed_rng(seed, "samples"))
+    parts = _partition(dataset, pool, partition, clients, seed, knobs)
+    names = _names(dataset, parts, by_owner)
+    _refuse_empty(partition, names, parts)
+    tests = _matched(dataset, parts, by_owner, seed) if matched else None
+    if tests is None:
+        rngs = [keyed_rng(seed, "test", name) for name in names]
+        held = [_hold_out(dataset, p, test, rng) for p, rng in zip(parts, rngs, strict=True)]
+        parts, tests = [kept for kept, _ in held], [away for _, away in held]
+    made = [
+        Client(name, *_hold_out(dataset, part, validation, keyed_rng(seed, "validation", name)), t)
+        for name, part, t in zip(names, parts, tests, strict=True)
+    ]
+    apart = _unseen(names, unseen, keyed_rng(seed, "unseen"))
+    seen = tuple(client for client in made if client.name not in apart)
+    published = len(dataset.official_test) > 0 and (matched or not by_owner)
+    federation = Federation(
+        dataset.name,
+        dataset.x,
+        dataset.y,
+        dataset.class_names,
+        seen,
+        tuple(client for client in made if client.name in apart),
+        dataset.official_test if published else np.sort(np.concatenate([c.test for c in seen])),
+        dataset.environment,
+    )
+    for position, settings in enumerate(skew):
+        own_seed = int(keyed_rng(seed, "skew", str(position)).integers(2**63))
+        federation = apply_skew(federation, settings, own_seed)
+    return federation
+
+
+def _is_matched(dataset: Dataset, by_owner: bool, test_from: str) -> bool:
+    """Whether clients are tested on the published test split."""
+    if test_from not in TEST_FROM:
+        raise unknown("test_from", test_from, TEST_FROM)
+    fits = len(dataset.official_test) > 0
+    if by_owner and dataset.owner is not None:
+        owners = dataset.owner
+        fits = set(owners[dataset.train_rows]) <= set(owners[dataset.official_test])
+    if test_from == "matched" and not fits:
+        lacks = "test rows for every owner" if by_owner else "published test split"
+        raise ConfigError(f"test_from='matched' needs more: {dataset.name} has no {lacks}.")
+    return fits and test_from != "holdout"
+
+
+def _partition(
+    dataset: Dataset,
+    pool: Indices,
+    name: str,
+    clients: int | None,
+    seed: int,
+    knobs: Mapping[str, Any] | None,
+) -> list[Indices]:
+    """The rows of each client."""
+    parts = partition(
+        name,
+        dataset.y.numpy()[pool],
+        clients=clients,
+        rng=keyed_rng(seed, "partition"),
+        owners=None if dataset.owner is None else dataset.owner[pool],
+        knobs=knobs,
+    )
+    return [pool[part] for part in parts]
+
+
+def _matched(dataset: Dataset, parts: list[Indices], by_owner: bool, seed: int) -> list[Indices]:
+    """Each client's rows of the published test split."""
+    rows = dataset.official_test
+    if by_owner and dataset.owner is not None:
+        owners = dataset.owner
+        return [rows[owners[rows] == owners[part[0]]] for part in parts]
+    labels = dataset.y.numpy()
+    shares = matched_test(parts, labels, labels[rows], keyed_rng(seed, "test"))
+    return [rows[share] for share in shares]
+
+
+def _names(dataset: Dataset, parts: list[Indices], by_owner: bool) -> list[str]:
+    if by_owner and dataset.owner is not None:
+        ids = [int(dataset.owner[part[0]]) for part in parts]
+        return [dataset.owner_names[i] if dataset.owner_names else f"owner-{i}" for i in ids]
+    width = max(3, len(str(len(parts) - 1)))
+    return [f"client-{i:0{width}d}" for i in range(len(parts))]
+
+
+def _refuse_empty(partition: str, names: list[str], parts: list[Indices]) -> None:
+    for name, part in zip(names, parts, strict=True):
+        if len(part) == 0:
+            raise DataError(
+                f"partition {partition!r} left {name!r} without samples: ask for fewer clients, "
+                "or raise min_size where the partition has it."
+            )
+
+
+def _thin(pool: Indices, dataset: Dataset, samples: int, rng: np.random.Generator) -> Indices:
+    """A random subset in which small classes stay whole and the others are equally large."""
+    at_least("samples", samples, 1)
+    if samples > len(pool):
+        raise ConfigError(
+            f"samples={samples} is more than the {len(pool)} training samples of {dataset.name}."
+        )
+    shuffled = rng.permutation(pool)
+    # The n-th member of each class comes before any class's n+1-st: cut anywhere, it is balanced.
+    turn = _occurrence(dataset.y.numpy()[shuffled])
+    return np.sort(shuffled[np.argsort(turn, kind="stable")[:samples]])
+
+
+def _occurrence(labels: Labels) -> Indices:
+    """How many equal labels stand before each label."""
+    order = np.argsort(labels, kind="stable")
+    _, first, sizes = np.unique(labels[order], return_index=True, return_counts=True)
+    turn = np.empty(len(labels), dtype=np.int64)
+    turn[order] = np.arange(len(labels)) - np.repeat(first, sizes)
+    return turn
+
+
+def _hold_out(
+    dataset: Dataset, rows: Indices, share: float, rng: np.random.Generator
+) -> tuple[Indices, Indices]:
+    """Rows to keep and a share to set aside, class by class and never part of a segment.
+
+    A class keeps at least one row (or segment), so nobody is tested on a label it cannot learn,
+    unless every class has only one and nobody would be tested at all. What one class rounds off,
+    the next makes up for, so that the whole comes near to the share.
+    """
+    labels = dataset.y.numpy()[rows]
+    segments = rows if dataset.segment is None else dataset.segment[rows]
+    _, first, segment, sizes = np.unique(
+        segments, return_index=True, return_inverse=True, return_counts=True
+    )
+    held = np.zeros(len(sizes), dtype=bool)
+    owed = 0.0
+    for label in rng.permutation(np.unique(labels[first])):
+        members = rng.permutation(np.flatnonzero(labels[first] == label))
+        owed += share * float(sizes[members].sum())
+        taken = _first_worth(owed, members, sizes)
+        held[taken] = True
+        owed -= float(sizes[taken].sum())
+    if not held.any():
+        held[_first_worth(owed, rng.permutation(len(sizes)), sizes)] = True
+    away = held[segment]
+    return rows[~away], rows[away]
+
+
+def _first_worth(rows: float, members: Indices, sizes: Indices) -> Indices:
+    """The first members whose sizes add up to about so many rows, but never all members."""
+    middles = np.cumsum(sizes[members]) - sizes[members] / 2
+    return members[: min(int((middles <= rows).sum()), len(members) - 1)]
+
+
+def _unseen(
+    names: list[str], unseen: int | float | Sequence[str], rng: np.random.Generator
+) -> set[str]:
+    """Who takes no part in training; somebody must."""
+    if isinstance(unseen, int | float):
+        if isinstance(unseen, bool) or not math.isfinite(unseen) or unseen < 0:
+            raise ConfigError(f"unseen must be a number of clients or a share, not {unseen}.")
+        count = unseen if isinstance(unseen, int) else round(unseen * len(names))
+        apart = set(rng.permutation(names)[:count].tolist())
+    else:
+        apart = {unseen} if isinstance(unseen, str) else set(unseen)
+        strangers = sorted(apart - set(names))
+        if strangers:
+            raise unknown("unseen client", strangers[0], names)
+        count = len(apart)
+    if count >= len(names):
+        raise ConfigError(
+            f"unseen={unseen} would leave none of the {len(names)} clients to train: choose fewer."
+        )
+    return apart

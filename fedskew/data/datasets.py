@@ -1,0 +1,256 @@
+"""The datasets known by name: where their files are looked for and what they load into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedskew.data import sources
+from fedskew.data.dataset import Dataset
+from fedskew.data.locate import Layout, Missing, data_folders, find_file, locate
+from fedskew.data.raw import RawSamples, check_normalise, read_shared, to_dataset
+from fedskew.errors import ConfigError, DataError, unknown
+
+_DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A named dataset: what it is, the layouts it is found in, and its own options."""
+
+    summary: str
+    get: str
+    layouts: tuple[Layout, ...]
+    options: dict[str, str] = field(default_factory=dict)
+    published: tuple[float, float] | None = None
+    elsewhere: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is looked for under a data folder, first choice first."""
+        return tuple(name for layout in self.layouts for name in layout.wanted)
+
+
+@dataclass(frozen=True)
+class Description:
+    """One row of ``fedskew list datasets``."""
+
+    name: str
+    summary: str
+    files: tuple[str, ...]
+    options: dict[str, str]
+    get: str
+
+
+def describe() -> list[Description]:
+    """Every dataset known by name, with the files it wants and where they come from.
+
+    >>> [row.name for row in describe()][:3]
+    ['digits', 'mnist', 'fashion-mnist']
+    """
+    return [
+        Description(name, entry.summary, entry.files, dict(entry.options), entry.get)
+        for name, entry in REGISTRY.items()
+    ]
+
+
+def load(
+    name: str, data_dir: Path | None = None, *, normalise: str = "standard", **options: bool
+) -> Dataset:
+    """A dataset by name, from ``data_dir``, else FEDSKEW_DATA, else ./data.
+
+    ``normalise`` is "standard" (zero mean and unit deviation over training rows, or the published
+    figures where everybody uses them) or "unit" (images in 0..1, features as stored).
+
+    >>> digits = load("digits", normalise="unit")
+    >>> tuple(digits.x.shape), float(digits.x.max()), len(digits.official_test)
+    ((1797, 1, 8, 8), 1.0, 0)
+    """
+    if name not in REGISTRY:
+        raise unknown("dataset", name, REGISTRY)
+    entry = REGISTRY[name]
+    check_normalise(normalise)
+    _check_options(name, entry, options)
+    try:
+        raw = _read(name, entry, data_dir)
+        if options.get("writers"):
+            raw = sources.with_writers(raw, _qmnist_folder(data_dir))
+        if options.get("digits_only"):
+            raw = sources.only_digits(raw)
+    except PermissionError as error:
+        raise DataError(f"dataset {name!r}: no permission to read {error.filename}.") from error
+    return to_dataset(name, raw, normalise, entry.published)
+
+
+def _check_options(name: str, entry: Entry, options: dict[str, bool]) -> None:
+    for option, value in options.items():
+        if not entry.options:
+            raise ConfigError(f"dataset {name!r} takes no options, but got {option!r}.")
+        if option not in entry.options:
+            raise unknown(f"option of dataset {name!r}", option, entry.options)
+        if not isinstance(value, bool):
+            raise ConfigError(
+                f"option {option!r} of dataset {name!r} must be true or false, not {value!r}."
+            )
+
+
+def _read(name: str, entry: Entry, data_dir: Path | None) -> RawSamples:
+    if name == "digits":
+        return _embedded_digits()
+    found = locate(data_dir, entry.layouts, entry.elsewhere)
+    if isinstance(found, Missing):
+        wanted = "; ".join(found.incomplete) or f"it wants {' or '.join(entry.files)}"
+        raise DataError(
+            f"dataset {name!r} was not found: {wanted} (looked in {', '.join(found.looked)}); "
+            f"{entry.get}, then set FEDSKEW_DATA or pass --data-dir."
+        )
+    layout, place = found
+    return layout.read(place)
+
+
+def _qmnist_folder(data_dir: Path | None) -> Path:
+    """The folder with both QMNIST label files, which name the writer of every MNIST image."""
+    looked = []
+    for root in data_folders(data_dir):
+        looked.append(str(root))
+        for place in ("QMNIST-labels", "QMNIST/raw", "MNIST/raw", "."):
+            if all(find_file(root / place, name) for name in sources.QMNIST_FILES):
+                return root / place
+    raise DataError(
+        f"dataset 'mnist' with writers=true wants QMNIST-labels/{sources.QMNIST_FILES[0]}.gz and "
+        f"{sources.QMNIST_FILES[1]}.gz (looked in {', '.join(looked)}); get them from the QMNIST "
+        "repository of Facebook Research, then set FEDSKEW_DATA or pass --data-dir."
+    )
+
+
+def _embedded_digits() -> RawSamples:
+    """scikit-learn's own copy, which makes the demo work without any download."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    x = (found.images / 16).astype(np.float32)
+    return RawSamples("digits", x, found.target.astype(np.int64), sources.DIGITS)
+
+
+def _npz(*names: str) -> Layout:
+    return Layout(names, (), read_shared)
+
+
+def _idx(name: str, places: tuple[str, ...], class_names: tuple[str, ...]) -> Layout:
+    read: Callable[[Path], RawSamples] = partial(
+        sources.read_idx_folder, name=name, class_names=class_names
+    )
+    return Layout(places, sources.IDX_FILES, read)
+
+
+def _gtsrb(training: str) -> Layout:
+    return Layout(
+        ("GTSRB", "gtsrb/GTSRB", "."),
+        (training, "Final_Test/Images/*.p*"),
+        partial(sources.read_gtsrb_folder, training=training),
+    )
+
+
+REGISTRY: dict[str, Entry] = {
+    "digits": Entry(
+        "1,797 handwritten digits of 8x8 pixels, embedded in scikit-learn.",
+        "nothing to fetch",
+        (),
+    ),
+    "mnist": Entry(
+        "70,000 handwritten digits of 28x28 pixels.",
+        "get the four idx files of the MNIST database",
+        (_idx("mnist", ("MNIST/raw", "mnist", "."), sources.DIGITS),),
+        options={"writers": "rows are owned by their writers, from the QMNIST labels"},
+        published=(0.1307, 0.3081),
+    ),
+    "fashion-mnist": Entry(
+        "70,000 pictures of clothes of 28x28 pixels.",
+        "install Debian's package dataset-fashion-mnist or get the four idx files from "
+        "Zalando Research",
+        (_idx("fashion-mnist", ("FashionMNIST/raw", "fashion-mnist", "."), sources.CLOTHES),),
+        published=(0.2860, 0.3530),
+        elsewhere=(_DEBIAN_FASHION_MNIST,),
+    ),
+    "femnist": Entry(
+        "Handwritten characters of 28x28 pixels in 62 classes, owned by their writers.",
+        "build it with the scripts of the LEAF benchmark (data/femnist)",
+        (
+            Layout(
+                ("femnist/data/all_data", "femnist/all_data", "femnist", "all_data", "."),
+                ("all_data_*.json",),
+                sources.read_leaf_folder,
+            ),
+            _npz("femnist.npz"),
+        ),
+        options={"digits_only": "leave the letters out"},
+    ),
+    "cifar10": Entry(
+        "60,000 colour pictures of 32x32 pixels in 10 classes.",
+        "get the python or binary version from the CIFAR page of the University of Toronto",
+        (
+            Layout(
+                ("cifar-10-batches-py", "."),
+                sources.CIFAR10_PICKLES,
+                sources.read_cifar10_pickles,
+            ),
+            Layout(
+                ("cifar-10-batches-bin", "."),
+                sources.CIFAR10_BINARIES,
+                sources.read_cifar10_binaries,
+            ),
+            _npz("cifar10.npz", "cifar10_subset.npz"),
+        ),
+    ),
+    "cifar100": Entry(
+        "60,000 colour pictures of 32x32 pixels in 100 classes.",
+        "get the python or binary version from the CIFAR page of the University of Toronto",
+        (
+            Layout(("cifar-100-python", "."), ("train", "test"), sources.read_cifar100_pickles),
+            Layout(
+                ("cifar-100-binary", "."),
+                ("train.bin", "test.bin"),
+                sources.read_cifar100_binaries,
+            ),
+            _npz("cifar100.npz"),
+        ),
+    ),
+    "gtsrb": Entry(
+        "German traffic signs, resized to 32x32 colour pixels.",
+        "get GTSRB_Final_Training_Images, GTSRB_Final_Test_Images and GTSRB_Final_Test_GT of the "
+        "GTSRB benchmark of Ruhr-Universität Bochum",
+        (
+            _gtsrb("Final_Training/Images/*/GT-*.csv"),
+            _gtsrb("Training/*/GT-*.csv"),
+            _npz("gtsrb10.npz", "gtsrb.npz"),
+        ),
+    ),
+    "har": Entry(
+        "10,299 windows of phone sensors as 561 features, 6 activities, owned by 30 subjects.",
+        "get 'Human Activity Recognition Using Smartphones' from the UCI repository",
+        (
+            Layout(
+                ("UCI HAR Dataset", "UCI_HAR_Dataset", "har", "."),
+                sources.HAR_FILES,
+                sources.read_har_folder,
+            ),
+            _npz("har.npz"),
+        ),
+    ),
+    "chest-xray": Entry(
+        "Chest X-rays as 32x32 grey pixels, owned by the source they were published in.",
+        "put the images of each source into chest-xray/SOURCE/CLASS/",
+        (
+            Layout(
+                ("chest-xray", "chest_xray"),
+                ("*/*/*.*",),
+                sources.read_chest_folder,
+            ),
+            _npz("chest_xray.npz"),
+        ),
+    ),
+}

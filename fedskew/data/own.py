@@ -1,0 +1,242 @@
+"""A user's own data: one npz, a folder per federation, or a function that builds it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedskew.data.dataset import Dataset
+from fedskew.data.federation import Federation
+from fedskew.data.formats import Array, read_csv
+from fedskew.data.raw import (
+    RawSamples,
+    check_normalise,
+    concatenate,
+    read_shared,
+    to_dataset,
+)
+from fedskew.data.sources import read_image_tree
+from fedskew.errors import ConfigError, DataError
+
+_TABLES = (".csv", ".parquet")
+_CLIENT_FILES = (".npz", *_TABLES)
+
+
+def load_own(
+    source: str | Path,
+    *,
+    normalise: str = "standard",
+    label: str = "label",
+    image_size: int | None = None,
+) -> Dataset:
+    """Samples from one npz, a folder with a file per client, or folders client/class/image.
+
+    In the folders each client owns its rows. ``label`` names the label column of CSV and Parquet
+    files, whose other columns are features; ``image_size`` resizes pictures to a square.
+    """
+    check_normalise(normalise)
+    path = Path(source)
+    try:
+        raw = _read_folder(path, label, image_size) if path.is_dir() else _read_file(path, label)
+    except PermissionError as error:
+        raise DataError(f"no permission to read {error.filename}.") from error
+    return to_dataset(path.stem, raw, normalise)
+
+
+def _read_file(path: Path, label: str) -> RawSamples:
+    if not path.exists():
+        raise DataError(f"{path} does not exist.")
+    if path.suffix.lower() in _TABLES:
+        return _join_tables(path, [_read_table(path, label)])
+    return read_shared(path)
+
+
+def _read_folder(folder: Path, label: str, image_size: int | None) -> RawSamples:
+    listed = [folder / name for name in sorted(os.listdir(folder)) if not name.startswith(".")]
+    files = [path for path in listed if path.suffix.lower() in _CLIENT_FILES and path.is_file()]
+    if not files and any(path.is_dir() for path in listed):
+        return read_image_tree(folder, image_size)
+    if not files:
+        raise DataError(
+            f"{folder} has neither a .npz, .csv or .parquet file per client nor folders of images."
+        )
+    kinds = {path.suffix.lower() for path in files}
+    if len(kinds) > 1:
+        raise DataError(f"{folder} mixes {' and '.join(sorted(kinds))} files; keep to one kind.")
+    if kinds <= set(_TABLES):
+        tables = [_read_table(path, label) for path in files]
+        return _owned_by_file(_join_tables(folder, tables), files, [len(t.x) for t in tables])
+    parts = _same_classes([read_shared(path) for path in files])
+    return _owned_by_file(concatenate(folder, parts), files, [len(p.y) for p in parts])
+
+
+def _owned_by_file(raw: RawSamples, files: Sequence[Path], sizes: Sequence[int]) -> RawSamples:
+    owner = np.repeat(np.arange(len(files)), sizes).astype(np.int64)
+    return replace(raw, owner=owner, owner_names=tuple(path.stem for path in files))
+
+
+def _same_classes(parts: Sequence[RawSamples]) -> list[RawSamples]:
+    """Clients that only number their classes may each lack the last ones: take the longest list."""
+    longest = max((part.class_names for part in parts), key=len)
+    return [
+        replace(part, class_names=longest)
+        if part.class_names == longest[: len(part.class_names)]
+        else part
+        for part in parts
+    ]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One CSV or Parquet file: named features, and labels still as written."""
+
+    path: Path
+    columns: tuple[str, ...]
+    x: Array
+    labels: list[str]
+
+
+def _read_table(path: Path, label: str) -> _Table:
+    read = _read_csv_columns if path.suffix.lower() == ".csv" else _read_parquet_columns
+    columns = read(path)
+    if label not in columns:
+        raise DataError(f"{path} has no label column {label!r}; its columns: {', '.join(columns)}.")
+    labels = columns.pop(label)
+    if not labels:
+        raise DataError(f"{path} has no rows: a client needs at least one sample.")
+    if not columns:
+        raise DataError(f"{path} has no column besides the label {label!r}.")
+    x = np.stack([_numbers(path, name, cells) for name, cells in columns.items()], axis=1)
+    return _Table(
+        path, tuple(columns), x, [_label(path, label, i, v) for i, v in enumerate(labels)]
+    )
+
+
+def _read_csv_columns(path: Path) -> dict[str, list[Any]]:
+    header, rows = read_csv(path)
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{path} has two columns named {twice!r}.")
+    return {name: [row[i] for row in rows] for i, name in enumerate(header)}
+
+
+def _read_parquet_columns(path: Path) -> dict[str, list[Any]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(
+            f"{path}: reading Parquet needs pyarrow: pip install 'fedskew[parquet]'."
+        ) from error
+    try:
+        columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a complete Parquet file.") from error
+    return columns
+
+
+def _numbers(path: Path, column: str, cells: Sequence[Any]) -> Array:
+    """A column as float32; only when that fails is the offending cell looked for."""
+    try:
+        values = np.array(cells, dtype=np.float64)
+    except (ValueError, TypeError):
+        values = np.array([float(cell) if _is_number(cell) else np.nan for cell in cells])
+    bad = ~(np.abs(values) <= np.finfo(np.float32).max)
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(
+            f"{path}: row {row + 1}, column {column!r} holds {cells[row]!r}, "
+            "which is not a finite number."
+        )
+    return values.astype(np.float32)
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _label(path: Path, column: str, row: int, value: Any) -> str:
+    text = "" if value is None else str(value).strip()
+    if not text:
+        raise DataError(f"{path}: row {row + 1} has no label in column {column!r}.")
+    return text
+
+
+def _join_tables(origin: Path, tables: Sequence[_Table]) -> RawSamples:
+    """Tables with the same columns; the labels written anywhere are the classes of all."""
+    first = tables[0]
+    for table in tables[1:]:
+        if table.columns != first.columns:
+            differing = set(table.columns) ^ set(first.columns)
+            what = f"column {min(differing)!r}" if differing else "the order of columns"
+            raise DataError(f"{table.path} and {first.path} differ in {what}.")
+    labels = [label for table in tables for label in table.labels]
+    class_names = tuple(sorted(set(labels), key=_numbers_first))
+    index = {name: i for i, name in enumerate(class_names)}
+    y = np.array([index[label] for label in labels], dtype=np.int64)
+    return RawSamples(origin, np.concatenate([table.x for table in tables]), y, class_names)
+
+
+def _numbers_first(label: str) -> tuple[bool, float, str]:
+    """Sort 2 before 10, and numbers before words."""
+    number = float(label) if _is_number(label) else float("nan")
+    return (number != number, 0.0 if number != number else number, label)
+
+
+def load_function(target: str, **options: Any) -> Federation:
+    """The federation that a user's ``module:function`` returns when called with the options."""
+    function = _import(target)
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"{target!r} cannot be called with these options: {error}.") from error
+    federation = function(**options)
+    if not isinstance(federation, Federation):
+        raise DataError(
+            f"{target!r} returned {type(federation).__name__}, not a fedskew Federation."
+        )
+    return federation
+
+
+def _import(target: str) -> Callable[..., Any]:
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise ConfigError(f"{target!r} must read 'module:function'.")
+    try:
+        with _working_folder_importable():
+            module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"module {module_name!r} of {target!r} cannot be imported: {error}."
+        ) from error
+    function = getattr(module, name, None)
+    if function is None:
+        raise ConfigError(f"module {module_name!r} has no function {name!r}.")
+    if not callable(function):
+        raise ConfigError(f"{name!r} of module {module_name!r} is not a function.")
+    return function  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _working_folder_importable() -> Iterator[None]:
+    """An installed command, unlike python -m, does not look for modules where it is called."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)

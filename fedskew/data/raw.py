@@ -1,0 +1,269 @@
+"""Samples as their files hold them, checked, and how they become a Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedskew.data.dataset import Dataset
+from fedskew.data.federation import Indices
+from fedskew.data.formats import Array, read_npz
+from fedskew.errors import DataError, unknown
+
+NORMALISATIONS = ("standard", "unit")
+SHARED_FORMAT = (
+    "x", "y", "owner", "owner_names", "split", "class_names", "x_scale", "segment",
+)  # fmt: skip
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class RawSamples:
+    """What a reader found. uint8 images still hold 0..255; everything else is final.
+
+    ``origin`` is the file or folder an error should name. ``test`` marks the published test rows.
+    """
+
+    origin: Path | str
+    x: Array
+    y: Array
+    class_names: tuple[str, ...]
+    test: NDArray[np.bool_] | None = None
+    owner: Indices | None = None
+    owner_names: tuple[str, ...] = ()
+    segment: Indices | None = None
+
+    def __post_init__(self) -> None:
+        check_values(self.origin, self.x)
+        check_labels(self.origin, self.y, len(self.class_names))
+        for field in ("y", "test", "owner", "segment"):
+            values = getattr(self, field)
+            if values is not None and values.shape != (len(self.x),):
+                raise DataError(
+                    f"{self.origin}: {len(self.x)} samples need {len(self.x)} values of "
+                    f"{field!r}, not an array of shape {list(values.shape)}."
+                )
+        if self.owner is not None:
+            check_labels(self.origin, self.owner, len(self.owner_names), "owner")
+
+    def keep(self, rows: NDArray[np.bool_], class_names: tuple[str, ...]) -> RawSamples:
+        """Only some rows; owners left without any row disappear."""
+        kept = replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            class_names=class_names,
+            test=None if self.test is None else self.test[rows],
+            segment=None if self.segment is None else self.segment[rows],
+            owner=None,
+            owner_names=(),
+        )
+        if self.owner is None:
+            return kept
+        left, owner = np.unique(self.owner[rows], return_inverse=True)
+        return replace(kept, owner=owner, owner_names=tuple(self.owner_names[i] for i in left))
+
+
+def check_values(origin: Path | str, x: Array) -> None:
+    """Refuse samples that are not finite numbers, naming where they came from."""
+    if x.dtype.kind not in "buif":
+        raise DataError(f"{origin}: samples must be numbers, not {x.dtype}.")
+    if x.ndim < 2 or x.size == 0:
+        raise DataError(f"{origin}: no samples, or samples without values: shape {list(x.shape)}.")
+    if x.dtype.kind != "f":
+        return
+    for start in range(0, len(x), _ROWS_AT_ONCE):
+        chunk = x[start : start + _ROWS_AT_ONCE]
+        bad = ~np.isfinite(chunk.reshape(len(chunk), -1)).all(axis=1)
+        if bad.any():
+            row = start + int(bad.argmax())
+            raise DataError(f"{origin}: sample {row} holds a NaN or infinite value.")
+
+
+def check_labels(origin: Path | str, y: Array, classes: int, kind: str = "label") -> None:
+    """Refuse labels outside 0..classes-1, naming the file and the row."""
+    if y.dtype.kind not in "bui":
+        raise DataError(f"{origin}: each {kind} must be a whole number, not {y.dtype}.")
+    bad = (y < 0) | (y >= classes)
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(f"{origin}: {kind} {y[row]} of sample {row} is outside 0..{classes - 1}.")
+
+
+def read_shared(path: Path) -> RawSamples:
+    """One npz in fedskew's own format: x and y, and whatever else of it exists."""
+    found = read_npz(path, SHARED_FORMAT)
+    for key in ("x", "y"):
+        if key not in found:
+            raise DataError(f"{path} has no array {key!r}; the format needs 'x' and 'y'.")
+    owner, owner_names = _owners(path, found)
+    return RawSamples(
+        origin=path,
+        x=_scaled(path, found["x"], found.get("x_scale")),
+        y=_whole(path, "y", found["y"]),
+        class_names=_class_names(found),
+        test=_test_rows(path, found.get("split")),
+        owner=owner,
+        owner_names=owner_names,
+        segment=_whole(path, "segment", found["segment"]) if "segment" in found else None,
+    )
+
+
+def _scaled(path: Path, x: Array, scale: Array | None) -> Array:
+    if scale is None:
+        return x
+    check_values(path, x)
+    if scale.size != 1 or scale.dtype.kind not in "uif" or not np.isfinite(scale).all():
+        raise DataError(f"{path}: 'x_scale' must be one finite number.")
+    return np.multiply(x, np.float32(scale.item()), dtype=np.float32)
+
+
+def _whole(path: Path, key: str, values: Array) -> Indices:
+    if values.dtype.kind not in "bui":
+        raise DataError(f"{path}: {key!r} must hold whole numbers, not {values.dtype}.")
+    return values.astype(np.int64)
+
+
+def _class_names(found: dict[str, Array]) -> tuple[str, ...]:
+    if "class_names" in found:
+        return tuple(str(name) for name in found["class_names"].reshape(-1))
+    y = found["y"]
+    return numbered(int(y.max()) + 1 if y.size and y.dtype.kind in "bui" else 0)
+
+
+def numbered(classes: int) -> tuple[str, ...]:
+    """Class names for data that only numbers its classes."""
+    return tuple(str(c) for c in range(classes))
+
+
+def _test_rows(path: Path, split: Array | None) -> NDArray[np.bool_] | None:
+    if split is None:
+        return None
+    if not np.isin(split, (0, 1)).all():
+        raise DataError(f"{path}: 'split' must hold 0 (train) and 1 (test) only.")
+    return np.asarray(split == 1)
+
+
+def _owners(path: Path, found: dict[str, Array]) -> tuple[Indices | None, tuple[str, ...]]:
+    if "owner" not in found:
+        return None, ()
+    owner = found["owner"]
+    if "owner_names" in found:
+        names = tuple(str(name) for name in found["owner_names"].reshape(-1))
+        return _whole(path, "owner", owner), names
+    if owner.dtype.kind not in "buiU":
+        raise DataError(f"{path}: 'owner' must hold whole numbers or names, not {owner.dtype}.")
+    values, index = np.unique(owner, return_inverse=True)
+    return index.reshape(owner.shape), tuple(str(value) for value in values)
+
+
+def concatenate(origin: Path | str, parts: Sequence[RawSamples]) -> RawSamples:
+    """Parts that agree on shape and classes as one; segments stay apart, owners are dropped."""
+    first = parts[0]
+    for part in parts[1:]:
+        if part.x.shape[1:] != first.x.shape[1:] or part.x.dtype != first.x.dtype:
+            raise DataError(
+                f"{part.origin}: samples are {part.x.dtype} {list(part.x.shape[1:])}, but those "
+                f"of {first.origin} are {first.x.dtype} {list(first.x.shape[1:])}."
+            )
+        if part.class_names != first.class_names:
+            raise DataError(f"{part.origin}: class names differ from those of {first.origin}.")
+    masks = [np.zeros(len(p.y), bool) if p.test is None else p.test for p in parts]
+    return RawSamples(
+        origin,
+        np.concatenate([part.x for part in parts]),
+        np.concatenate([part.y for part in parts]),
+        first.class_names,
+        test=np.concatenate(masks) if any(p.test is not None for p in parts) else None,
+        segment=_joined_segments(parts),
+    )
+
+
+def _joined_segments(parts: Sequence[RawSamples]) -> Indices | None:
+    """Segment ids made unique across parts; rows of a part without any stand alone."""
+    if all(part.segment is None for part in parts):
+        return None
+    joined, offset = [], 0
+    for part in parts:
+        ids: Array = np.arange(len(part.y)) if part.segment is None else part.segment
+        values, index = np.unique(ids, return_inverse=True)
+        joined.append(index + offset)
+        offset += len(values)
+    return np.concatenate(joined).astype(np.int64)
+
+
+def to_dataset(
+    name: str, raw: RawSamples, normalise: str, published: tuple[float, float] | None = None
+) -> Dataset:
+    """Float32 tensors, channels first and scaled; statistics come from training rows only."""
+    check_normalise(normalise)
+    test = np.zeros(len(raw.y), dtype=bool) if raw.test is None else raw.test
+    if test.all():
+        raise DataError(f"{raw.origin}: every row is marked as test; none is left to train on.")
+    x = _as_floats(raw.origin, raw.x)
+    if normalise == "standard":
+        mean, std = published or moments(x, np.flatnonzero(~test))
+        x -= mean
+        x /= std
+    return Dataset(
+        name,
+        torch.from_numpy(x),
+        torch.from_numpy(raw.y.astype(np.int64)),
+        raw.class_names,
+        official_test=np.flatnonzero(test).astype(np.int64),
+        owner=None if raw.owner is None else raw.owner.astype(np.int64),
+        owner_names=raw.owner_names,
+        segment=raw.segment,
+    )
+
+
+def check_normalise(normalise: str) -> None:
+    """Refuse an unknown normalisation before any file is read."""
+    if normalise not in NORMALISATIONS:
+        raise unknown("normalise", normalise, NORMALISATIONS)
+
+
+def _as_floats(origin: Path | str, x: Array) -> NDArray[np.float32]:
+    """One conversion to float32; bytes of images become 0..1, features keep their values."""
+    laid_out = channels_first(origin, x)
+    if x.dtype == np.uint8 and x.ndim > 2:
+        return np.divide(laid_out, np.float32(255), dtype=np.float32, order="C")
+    with np.errstate(over="ignore"):  # too large for float32: Dataset names the infinite sample
+        return np.ascontiguousarray(laid_out, dtype=np.float32)
+
+
+def channels_first(origin: Path | str, x: Array) -> Array:
+    """A view as [N, channels, height, width]; features stay [N, features]."""
+    if x.ndim == 2:
+        return x
+    if x.ndim == 3:
+        return x[:, None]
+    if x.ndim == 4 and x.shape[1] in (1, 3):
+        return x
+    if x.ndim == 4 and x.shape[3] in (1, 3):
+        return x.transpose(0, 3, 1, 2)
+    raise DataError(
+        f"{origin}: samples of shape {list(x.shape[1:])} are neither features nor images of "
+        "1 or 3 channels."
+    )
+
+
+def moments(x: NDArray[np.float32], rows: Indices) -> tuple[Any, Any]:
+    """Mean and standard deviation per channel or feature over some rows, in double precision.
+
+    Chunked, so that large images are never copied whole; a constant feature gets deviation 1.
+    """
+    axes = (0, 2, 3) if x.ndim == 4 else (0,)
+    count = len(rows) * int(np.prod(x.shape[2:]))
+    chunks = [rows[i : i + _ROWS_AT_ONCE] for i in range(0, len(rows), _ROWS_AT_ONCE)]
+    mean = sum(x[c].sum(axis=axes, dtype=np.float64, keepdims=True) for c in chunks) / count
+    squares = (np.square(x[c] - mean).sum(axis=axes, keepdims=True) for c in chunks)
+    std = np.sqrt(sum(squares) / count)
+    std[std <= 1e-6 * np.abs(mean)] = 1.0  # rounding noise around a constant is not a spread
+    return mean.astype(np.float32), std.astype(np.float32)

@@ -1,0 +1,285 @@
+"""Feature skews: changes to the samples of a federation that make its clients look different.
+
+Every row of a client changes (train, validation and test, unseen clients too). What is random is
+keyed by the client's name, so the order in which clients stand changes nobody's data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
+
+from fedskew.data.choice import Choice, at_least, register
+from fedskew.data.federation import Client, Federation, Indices
+from fedskew.errors import ConfigError, DataError, unknown
+
+SKEWS: dict[str, Choice] = {}
+_named = partial(register, "skew", SKEWS)
+
+CHUNK = 2048
+
+
+def keyed_rng(seed: int, *key: str) -> np.random.Generator:
+    """A random stream of its own for each key, so that no draw shifts another."""
+    if seed < 0:
+        raise ConfigError(f"seed must be at least 0, not {seed}.")
+    digest = hashlib.sha256("\0".join(key).encode()).digest()
+    words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4)]
+    return np.random.default_rng([seed, *words])
+
+
+def apply_skew(federation: Federation, skew: Mapping[str, Any], seed: int) -> Federation:
+    """The federation under one skew, given as its kind and knobs: ``{"kind": "noise", ...}``."""
+    knobs = dict(skew)
+    kind = knobs.pop("kind", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"a skew needs its kind, one of {', '.join(sorted(SKEWS))}.")
+    if kind not in SKEWS:
+        raise unknown("skew", kind, SKEWS)
+    SKEWS[kind].check(knobs)
+    skewed: Federation = SKEWS[kind].function(federation, seed, **knobs)
+    return skewed
+
+
+@_named("rotation")
+def rotation(
+    federation: Federation,
+    seed: int,
+    *,
+    low: int = 0,
+    high: int = 179,
+    angles: list[float] | None = None,
+    spread: float | None = None,
+    environments: int = 2,
+    fill: float | None = None,
+) -> Federation:
+    """Each client's images turned by its own angle (low..high degrees), plus or minus spread.
+
+    ``angles`` fixes the angles instead: clients take them in turn, in the order of their names.
+    ``spread`` is 10 degrees around a drawn angle and 0 around a fixed one unless given. What the
+    turn uncovers gets the image's own background (the median of its corners) or ``fill``.
+    A client's range of 2 * spread degrees is cut into ``environments`` equal bins; the central
+    test set stays upright.
+    """
+    _need_images("rotation", federation)
+    at_least("environments", environments, 1)
+    if low > high:
+        raise ConfigError(f"low of skew 'rotation' must not exceed high, but {low} > {high}.")
+    if angles is not None and not (isinstance(angles, list) and angles and _real(angles)):
+        raise ConfigError(f"angles of skew 'rotation' must be a list of degrees, not {angles!r}.")
+    width = spread if spread is not None else 10.0 if angles is None else 0.0
+    if not _real([width]) or width < 0:
+        raise ConfigError(f"spread of skew 'rotation' must be at least 0 degrees, not {width!r}.")
+    if fill is not None and not _real([fill]):
+        raise ConfigError(f"fill of skew 'rotation' must be a number, not {fill!r}.")
+    parties = _part(federation)
+    x = federation.x[parties.source]
+    ids = parties.fresh_environment()
+    for position, client, rows in parties:
+        rng = keyed_rng(seed, "rotation", client.name)
+        drawn = float(rng.integers(low, high, endpoint=True))
+        centre = drawn if angles is None else float(angles[position % len(angles)])
+        offset = rng.uniform(-1.0, 1.0, len(rows))
+        x[rows] = rotate(x[rows], torch.from_numpy(centre + width * offset), fill)
+        bins = np.minimum((offset + 1) / 2 * environments, environments - 1)
+        ids[rows] = torch.from_numpy(bins.astype(np.int64))
+    return parties.holding(x, ids if width > 0 and environments > 1 else parties.environment)
+
+
+def rotate(images: Tensor, degrees: Tensor, fill: float | None = None) -> Tensor:
+    """Images [N, C, H, W] each turned counter-clockwise by its own angle, bilinearly.
+
+    >>> image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+    >>> rotate(image, torch.tensor([90.0])).round(decimals=4).tolist()
+    [[[[2.0, 4.0], [1.0, 3.0]]]]
+    """
+    height, width = images.shape[-2:]
+    radians = torch.deg2rad(degrees.double())
+    cos, sin, zero = radians.cos(), radians.sin(), torch.zeros_like(radians)
+    # The grid's axes both run from -1 to 1, so an oblong image needs its aspect put back.
+    across = torch.stack([cos, -sin * height / width, zero], dim=1)
+    down = torch.stack([sin * width / height, cos, zero], dim=1)
+    theta = torch.stack([across, down], dim=1).to(images.dtype)
+    turned = torch.empty_like(images)
+    for start in range(0, len(images), CHUNK):
+        part = images[start : start + CHUNK]
+        ground = _background(part) if fill is None else torch.tensor(fill, dtype=part.dtype)
+        grid = affine_grid(theta[start : start + CHUNK], list(part.shape), align_corners=False)
+        # Outside the image grid_sample reads zero: let zero mean background while sampling.
+        sampled = grid_sample(part - ground, grid, mode="bilinear", align_corners=False)
+        turned[start : start + CHUNK] = sampled + ground
+    return turned
+
+
+@_named("colour")
+def colour(
+    federation: Federation,
+    seed: int,
+    *,
+    mode: str = "client",
+    colours: int = 5,
+    flat: bool = True,
+) -> Federation:
+    """Grey images in colours of the client's own: any colour on any label, or one per class.
+
+    ``client``: each client draws ``colours`` colours and each image gets one of them whatever its
+    label (a covariate shift; the environment is the colour). ``class``: each client draws one
+    colour per class, so colour gives the label away inside a client (a spurious feature).
+    The central test set gets ``colours`` colours drawn for it alone, whatever the label.
+    ``flat`` replaces every non-zero pixel by the colour, as the reference does; otherwise the
+    colour is scaled by the pixel. Expects values in [0, 1] with 0 as background.
+    """
+    if mode not in ("client", "class"):
+        raise unknown("mode of skew 'colour'", mode, ("client", "class"))
+    at_least("colours", colours, 1)
+    _need_images("colour", federation, channels=1)
+    _need_unit_scale("colour", federation.x)
+    parties = _part(federation)
+    x = federation.x.expand(-1, 3, -1, -1)[parties.source]
+    by_class = mode == "class"
+    y, ids = parties.y, parties.fresh_environment()
+    central = Client("", federation.central_test)
+    for _, client, rows in [*parties, (0, central, central.train)]:
+        rng = keyed_rng(seed, "colour", client.name)
+        spurious = by_class and client is not central
+        palette = _palette(federation.classes if spurious else colours, rng)
+        picked = torch.from_numpy(rng.integers(0, colours, len(rows)))
+        x[rows] = _paint(x[rows], palette[y[rows] if spurious else picked], flat)
+        ids[rows] = picked
+    # A colour per class would make the environment the label, of which nothing is invariant.
+    return parties.holding(x, parties.environment if by_class else ids)
+
+
+@_named("noise")
+def noise(
+    federation: Federation, seed: int, *, level: float = 0.3, clip: bool = True
+) -> Federation:
+    """Gaussian noise whose variance grows with the client: k * level / clients for client k.
+
+    k counts all clients (unseen ones too) in the order of their names, from 0. ``clip`` cuts
+    to [0, 1] afterwards, so it expects values of unit scale. The central test set stays clean.
+    """
+    if level < 0:
+        raise ConfigError(f"level of skew 'noise' must be at least 0, not {level}.")
+    if clip:
+        _need_unit_scale("noise", federation.x, " or set clip to false")
+    parties = _part(federation)
+    x = federation.x[parties.source]
+    for position, client, rows in parties:
+        rng = keyed_rng(seed, "noise", client.name)
+        sigma = float(np.sqrt(position * level / len(federation.by_name)))
+        drawn = rng.standard_normal((len(rows), *federation.sample_shape), dtype=np.float32)
+        noisy = torch.from_numpy(drawn).mul_(sigma).add_(x[rows])
+        x[rows] = noisy.clamp_(0.0, 1.0) if clip else noisy
+    return parties.holding(x, parties.environment)
+
+
+@dataclass(frozen=True)
+class _Parties:
+    """Clients of which no two hold the same row; row i here is row source[i] of the federation."""
+
+    federation: Federation
+    source: Indices
+    members: dict[str, Client]
+
+    @property
+    def y(self) -> Tensor:
+        return self.federation.y[self.source]
+
+    @property
+    def environment(self) -> Tensor | None:
+        old = self.federation.environment
+        return None if old is None else old[self.source]
+
+    def fresh_environment(self) -> Tensor:
+        """Environment ids to write on; rows of no client keep theirs, or 0."""
+        old = self.environment
+        return torch.zeros(len(self.source), dtype=torch.int64) if old is None else old
+
+    def __iter__(self) -> Iterator[tuple[int, Client, Indices]]:
+        """Each client in the order of names, with its position and its rows in source order."""
+        for position, name in enumerate(sorted(self.members)):
+            rows = _all_rows(self.members[name])
+            yield position, self.members[name], rows[np.argsort(self.source[rows])]
+
+    def holding(self, x: Tensor, environment: Tensor | None) -> Federation:
+        """The federation of these clients with other samples."""
+        return self.federation.with_data(
+            x=x,
+            y=self.y,
+            clients=tuple(self.members[client.name] for client in self.federation.clients),
+            unseen=tuple(self.members[client.name] for client in self.federation.unseen),
+            environment=environment,
+        )
+
+
+def _part(federation: Federation) -> _Parties:
+    """Append copies of the rows that a client shares with the central test or another client."""
+    taken = np.zeros(len(federation.y), dtype=bool)
+    taken[federation.central_test] = True
+    place = np.arange(len(taken))
+    source, end = [place.copy()], len(taken)
+    members: dict[str, Client] = {}
+    for name, client in federation.by_name.items():
+        rows = _all_rows(client)
+        shared = rows[taken[rows]]
+        taken[rows] = True
+        place[shared] = np.arange(end, end + len(shared))
+        members[name] = Client(
+            name, place[client.train], place[client.validation], place[client.test]
+        )
+        place[shared] = shared
+        source.append(shared)
+        end += len(shared)
+    return _Parties(federation, np.concatenate(source), members)
+
+
+def _all_rows(client: Client) -> Indices:
+    return np.unique(np.concatenate([client.train, client.validation, client.test]))
+
+
+def _real(values: list[Any]) -> bool:
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
+def _background(images: Tensor) -> Tensor:
+    """The median of each image's corners, per channel."""
+    corners = images[..., [0, 0, -1, -1], [0, -1, 0, -1]]
+    return corners.median(dim=-1).values[..., None, None]
+
+
+def _palette(colours: int, rng: np.random.Generator) -> Tensor:
+    drawn: NDArray[np.int64] = rng.integers(0, 255, (colours, 3))
+    return torch.from_numpy(drawn).float() / 255
+
+
+def _paint(grey: Tensor, colours: Tensor, flat: bool) -> Tensor:
+    ink = (grey > 0).float() if flat else grey
+    return ink * colours[:, :, None, None]
+
+
+def _need_images(kind: str, federation: Federation, channels: int | None = None) -> None:
+    shape = federation.sample_shape
+    if len(shape) != 3 or channels not in (None, shape[0]):
+        wanted = "images" if channels is None else "grey images (one channel)"
+        raise DataError(
+            f"skew {kind!r} needs {wanted}, but a sample of {federation.name} has shape {shape}."
+        )
+
+
+def _need_unit_scale(kind: str, x: Tensor, otherwise: str = "") -> None:
+    low, high = x.aminmax()
+    if low < 0 or high > 1:
+        raise DataError(
+            f"skew {kind!r} needs values in [0, 1], but they span {low:g} to {high:g}: load the "
+            f"dataset with normalise='unit'{otherwise}."
+        )

@@ -1,0 +1,47 @@
+"""Which executor trains a model: a rule on its shape, never on a clock, so bits repeat."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from fedskew.engine.evaluate import trains_batch_statistics
+
+STACKED_PARAMETERS = 256 * 1024
+MOST_STACKED = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``chunk`` clients are stacked and trained as one; ``reason`` says why."""
+
+    executor: str
+    chunk: int
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def choose(module: nn.Module, executor: str = "auto", chunk: int | None = None) -> Plan:
+    """The executor for a model.
+
+    Stacking saves the cost of starting an operation and pays for it in memory traffic: it wins
+    while the stack's parameters stay in a core's cache. Convolutions with one filter bank per
+    client become grouped convolutions, which have no fast kernel.
+    """
+    if trains_batch_statistics(module):
+        return Plan("threads", 1, "batch statistics must not see another client or padding")
+    if executor == "threads":
+        return Plan("threads", 1, "asked for")
+    size = sum(p.numel() for p in module.parameters())
+    fits = max(1, min(MOST_STACKED, STACKED_PARAMETERS // max(size, 1)))
+    if executor == "vectorised":
+        return Plan("vectorised", chunk or max(fits, 8), "asked for")
+    if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()):
+        return Plan("threads", 1, "convolutions are faster one client a thread")
+    if fits == 1:
+        return Plan("threads", 1, f"{size:,} parameters a client outgrow the cache when stacked")
+    return Plan("vectorised", chunk or fits, f"{size:,} parameters a client, {fits} fit the cache")

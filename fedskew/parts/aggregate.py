@@ -1,0 +1,183 @@
+"""How the server turns the clients' updates into the next state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedskew.parts.objective import Tensors
+from fedskew.parts.report import Groups
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client sent back: its shared tensors, how much work it did, and its reports."""
+
+    client: str
+    tensors: Tensors
+    size: int
+    steps: int
+    reports: Groups = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All the server holds: the shared model, models made for single clients, and its memory.
+
+    ``memory`` survives from round to round (variates, discrepancies, a similarity matrix);
+    ``notes`` are sentences about this round for the record; ``buffers`` names the entries of
+    ``shared`` that are statistics (BatchNorm's), which are averaged and never stepped along.
+    """
+
+    shared: Tensors
+    personal: dict[str, Tensors] = field(default_factory=dict)
+    memory: Groups = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    buffers: frozenset[str] = frozenset()
+
+    def sent_to(self, client: str) -> Tensors:
+        return self.personal.get(client, self.shared)
+
+
+class Weighting:
+    """How much each update counts; an aggregator normalises what this returns."""
+
+    def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BySize(Weighting):
+    """In proportion to the client's training samples."""
+
+    def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
+        return torch.tensor([float(update.size) for update in updates], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Uniform(Weighting):
+    """Every client the same."""
+
+    def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
+        return torch.ones(len(updates), dtype=torch.float64)
+
+
+class Aggregator:
+    """Base of all aggregators: override ``aggregate``; ``start`` and ``broadcasts`` where the
+    server has a memory that clients must see."""
+
+    broadcasts: tuple[str, ...] = ()
+    """Groups of the memory that travel to the clients with the model."""
+    per_client: bool = False
+    """Whether it makes one model per client."""
+
+    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
+        """The memory before the first round, from the shared parameters (without buffers)."""
+        return {}
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
+        """The next state, from at least one update; ``clients`` counts all, also the absent."""
+        raise NotImplementedError
+
+
+def normalised(
+    weighting: Weighting, updates: Sequence[Update], state: ServerState
+) -> tuple[list[float], tuple[str, ...]]:
+    """Weights that sum to one; where all are zero or one is not a number, sizes take over."""
+    weights = weighting.weights(updates, state)
+    total = float(weights.sum())
+    if total > 0 and bool(torch.isfinite(weights).all()):
+        return (weights / total).tolist(), ()
+    sizes = BySize().weights(updates, state)
+    note = "no usable aggregation weight: fell back to weights by size"
+    return (sizes / sizes.sum()).tolist(), (note,)
+
+
+def weighted_mean(updates: Sequence[Update], weights: Sequence[float]) -> Tensors:
+    """The mean of the updates' tensors; integer counters are copied from the first update."""
+    mean: Tensors = {}
+    for name, first in updates[0].tensors.items():
+        if not first.is_floating_point():
+            mean[name] = first.clone()
+            continue
+        total = torch.zeros_like(first)
+        for update, weight in zip(updates, weights, strict=True):
+            total.add_(update.tensors[name], alpha=weight)
+        mean[name] = total
+    return mean
+
+
+def step_towards(state: ServerState, target: Tensors, lr: float) -> Tensors:
+    """shared + lr·(target - shared) for parameters; buffers take the target as it is."""
+    moved = {
+        name: t if lr == 1.0 or name in state.buffers else torch.lerp(state.shared[name], t, lr)
+        for name, t in target.items()
+    }
+    return {**state.shared, **moved}
+
+
+@dataclass(frozen=True)
+class Mean(Aggregator):
+    """The weighted mean of the clients' models, approached with a server learning rate."""
+
+    weighting: Weighting = field(default_factory=BySize)
+    server_lr: float = 1.0
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
+        weights, notes = normalised(self.weighting, updates, state)
+        mean = weighted_mean(updates, weights)
+        return replace(state, shared=step_towards(state, mean, self.server_lr), notes=notes)
+
+
+@dataclass(frozen=True)
+class MeanWithVariates(Mean):
+    """The mean, and c ← c + (1/N)·Σ(c_k⁺ - c_k) over the participants of N clients (SCAFFOLD)."""
+
+    weighting: Weighting = field(default_factory=Uniform)
+    broadcasts = ("control",)
+
+    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
+        return {"control": {name: torch.zeros_like(t) for name, t in parameters.items()}}
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
+        control = {name: t.clone() for name, t in state.memory["control"].items()}
+        for update in updates:
+            for name, change in update.reports["control_change"].items():
+                control[name].add_(change, alpha=1.0 / clients)
+        moved = super().aggregate(state, updates, clients)
+        return replace(moved, memory={**moved.memory, "control": control})
+
+
+@dataclass(frozen=True)
+class NormalisedMean(Aggregator):
+    """FedNova: x ← x - lr·τ_eff·Σ p_k·(x - y_k)/a_k with τ_eff = Σ p_k·a_k.
+
+    a_k, the length of a client's accumulated gradients, is what ``LocalLength`` reports.
+    """
+
+    weighting: Weighting = field(default_factory=BySize)
+    server_lr: float = 1.0
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
+        weights, notes = normalised(self.weighting, updates, state)
+        lengths = [float(update.reports["length"]["a"]) for update in updates]
+        effective = sum(p * a for p, a in zip(weights, lengths, strict=True))
+        target = weighted_mean(updates, weights)
+        for name in target.keys() - state.buffers:
+            current = state.shared[name]
+            target[name] = current.clone()
+            for update, weight, length in zip(updates, weights, lengths, strict=True):
+                drift = update.tensors[name] - current
+                target[name].add_(drift, alpha=weight * effective / length)
+        return replace(state, shared=step_towards(state, target, self.server_lr), notes=notes)
+
+
+@dataclass(frozen=True)
+class Apart(Aggregator):
+    """No aggregation: nothing is shared, so nothing is combined."""
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
+        return replace(state, notes=())

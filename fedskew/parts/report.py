@@ -1,0 +1,105 @@
+"""What a client sends beside its parameters, and what it keeps for next time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedskew.data.federation import Client, Federation
+from fedskew.engine.optim import Optimiser
+from fedskew.parts.objective import Bound, Tensors
+
+Groups = dict[str, Tensors]
+"""Named groups of tensors: what a client keeps to itself, or what travels beside a model."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A client that has just trained, as its reports see it."""
+
+    client: Client
+    federation: Federation
+    module: nn.Module
+    received: Tensors
+    trained: Tensors
+    changed: frozenset[str]
+    steps: int
+    optimiser: Optimiser
+    private: Groups
+    broadcast: Groups
+    rng: np.random.Generator
+
+    def model(self) -> Bound:
+        """The trained model, ready for a forward pass in evaluation mode."""
+        return Bound(self.module, self.trained)
+
+    def samples(self, split: str = "train") -> tuple[Tensor, Tensor]:
+        rows = torch.from_numpy(self.client.split(split))
+        return self.federation.x[rows], self.federation.y[rows]
+
+
+@dataclass(frozen=True)
+class Reported:
+    """``sends`` travels to the server; ``keeps`` replaces groups of the client's private state."""
+
+    sends: Groups = field(default_factory=dict)
+    keeps: Groups = field(default_factory=dict)
+
+
+class Report:
+    """Base of all reports; runs at the client, after training."""
+
+    def report(self, finished: Finished) -> Reported:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class VariateChange(Report):
+    """SCAFFOLD option II: c_k⁺ = c_k - c + (x - y_k)/(S·lr), sent as the change c_k⁺ - c_k.
+
+    With momentum ρ a gradient moves the parameters by lr/(1-ρ) in the end, so that takes lr's
+    place; otherwise the variates would estimate a gradient 1/(1-ρ) times too large.
+    """
+
+    def report(self, finished: Finished) -> Reported:
+        travelled = finished.optimiser.lr * finished.optimiser.travelled_per_gradient()
+        scale = 1.0 / (finished.steps * travelled)
+        own, everyone = finished.private.get("own_control", {}), finished.broadcast["control"]
+        new, change = {}, {}
+        for name in sorted(finished.changed):
+            drift = (finished.received[name] - finished.trained[name]) * scale
+            change[name] = drift - everyone[name]
+            new[name] = change[name] + own[name] if name in own else change[name]
+        return Reported(sends={"control_change": change}, keeps={"own_control": new})
+
+
+@dataclass(frozen=True)
+class LocalLength(Report):
+    """FedNova's a_k: how many plain gradients the client's move is worth.
+
+    τ steps for plain SGD; [τ - ρ(1-ρ^τ)/(1-ρ)]/(1-ρ) with momentum ρ; with a proximal pull μ
+    each step keeps 1 - lr·μ of the length before it.
+    """
+
+    mu: float = 0.0
+
+    def report(self, finished: Finished) -> Reported:
+        length = accumulated_length(finished.steps, finished.optimiser, self.mu)
+        return Reported(sends={"length": {"a": torch.tensor(length, dtype=torch.float64)}})
+
+
+def accumulated_length(steps: int, optimiser: Optimiser, mu: float = 0.0) -> float:
+    """|a_k|₁ by unrolling the client's own steps: momentum repeats gradients, a pull shrinks them.
+
+    >>> accumulated_length(3, Optimiser(lr=0.1)), accumulated_length(2, Optimiser(momentum=0.5))
+    (3.0, 2.5)
+    """
+    kept = 1.0 - optimiser.lr * mu
+    length = velocity = 0.0
+    for _ in range(steps):
+        velocity = optimiser.momentum * velocity + 1.0
+        length = kept * length + velocity
+    return length

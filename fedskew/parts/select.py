@@ -1,0 +1,61 @@
+"""Which entries of a model's state a recipe means: all, some modules, or a kind of layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from fedskew.errors import ConfigError
+
+BATCH_NORM = "batch-norm"
+
+
+@dataclass(frozen=True)
+class Select:
+    """Entries under the modules in ``only`` (none given: everything), without those in ``but``.
+
+    A module is named by its path ("body", "head", "encoder"); ``batch-norm`` means every layer
+    of that type, wherever it stands and whatever it is called, with its running statistics.
+    """
+
+    only: tuple[str, ...] = ()
+    but: tuple[str, ...] = ()
+
+    def names(self, model: nn.Module) -> frozenset[str]:
+        everything = frozenset(model.state_dict())
+        kept = _under(model, self.only) if self.only else everything
+        return kept - _under(model, self.but)
+
+
+EVERYTHING = Select()
+
+
+def only(*modules: str) -> Select:
+    return Select(only=modules)
+
+
+def but(*modules: str) -> Select:
+    return Select(but=modules)
+
+
+NOTHING = but("")
+
+
+def _under(model: nn.Module, modules: tuple[str, ...]) -> frozenset[str]:
+    known = dict(model.named_modules())
+    found: set[str] = set()
+    for wanted in modules:
+        if wanted == BATCH_NORM:
+            paths = [path for path, layer in known.items() if isinstance(layer, _NormBase)]
+        elif wanted in known:
+            paths = [wanted]
+        else:
+            raise ConfigError(
+                f"the model has no part {wanted!r}; it has {', '.join(dict(model.named_children()))}."
+            )
+        prefixes = tuple(f"{path}." if path else "" for path in paths)
+        if prefixes:
+            found.update(name for name in model.state_dict() if name.startswith(prefixes))
+    return frozenset(found)

@@ -1,0 +1,157 @@
+"""What a method is: a recipe of parts, a card that explains it, and the list of named methods."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from torch import nn
+
+from fedskew.errors import ConfigError, unknown
+from fedskew.parts.aggregate import Aggregator, Mean
+from fedskew.parts.correct import Correction
+from fedskew.parts.objective import Erm, Objective
+from fedskew.parts.report import Report
+from fedskew.parts.select import EVERYTHING, Select
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of a client's training: which parameters move, for how long, how corrected.
+
+    ``model`` says which of the client's models: "shared" (what the server sent, completed by the
+    client's private parameters) or "personal" (a whole model of its own, as in Ditto).
+    ``epochs``, ``lr`` and ``objective`` are the run's and the recipe's own where they are None.
+    """
+
+    trains: Select = EVERYTHING
+    epochs: int | None = None
+    lr: float | None = None
+    objective: Objective | None = None
+    corrects: tuple[Correction, ...] = ()
+    model: Literal["shared", "personal"] = "shared"
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """What a client does to its model before it is scored as adapted.
+
+    ``shots`` labelled samples a class (None: all of its training data), each phase in turn.
+    """
+
+    phases: tuple[Phase, ...]
+    shots: int | None = None
+
+    @property
+    def label(self) -> str:
+        epochs = sum(phase.epochs or 1 for phase in self.phases)
+        return f"fine-tuned {epochs}" if self.shots is None else f"{self.shots}-shot {epochs}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method, as the parts it is made of (see the README's table of methods)."""
+
+    objective: Objective = field(default_factory=Erm)
+    trains: tuple[Phase, ...] = (Phase(),)
+    shares: Select = EVERYTHING
+    reports: tuple[Report, ...] = ()
+    aggregates: Aggregator = field(default_factory=Mean)
+    adapts: Adapt | None = None
+    prepares: tuple[Stage, ...] = ()
+    pools: bool = False
+    """Train on everyone's data in one place (the central reference)."""
+    extends: Callable[[nn.Module], nn.Module] | None = None
+    """Changes the model before anything else, e.g. to give it a second head."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A recipe that runs before another, and what it hands over.
+
+    After its last round every client runs ``hands_over`` on the finished model; what the reports
+    keep stays at the client for the next stage (e.g. "sample_weight"), what they send enters the
+    server's memory there, client by client.
+    """
+
+    name: str
+    recipe: Recipe
+    rounds: int | None = None
+    model: dict[str, Any] | None = None
+    hands_over: tuple[Report, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Settings at which a method equals another: a law the tests hold it to."""
+
+    knobs: dict[str, Any]
+    equals: str
+    equals_knobs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a user should know before choosing a method."""
+
+    summary: str
+    paper: str
+    update: str
+    knobs: dict[str, str] = field(default_factory=dict)
+    reduces: tuple[Reduction, ...] = ()
+    sends: str = "model parameters"
+    batch_norm: str = "statistics averaged with the same weights, counters copied"
+    fails: str = ""
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    make: Callable[..., Recipe]
+    card: Card
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return {n: p.default for n, p in inspect.signature(self.make).parameters.items()}
+
+    def recipe(self, **knobs: Any) -> Recipe:
+        for name in knobs:
+            if name not in self.defaults:
+                if not self.defaults:
+                    raise ConfigError(f"method {self.name!r} has no settings, so remove {name!r}.")
+                raise unknown(f"setting of method {self.name!r}", name, self.defaults)
+        return self.make(**knobs)
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def method(name: str, card: Card) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:
+    """Register a function that returns a recipe under a name."""
+
+    def register(make: Callable[..., Recipe]) -> Callable[..., Recipe]:
+        _METHODS[name] = Method(name, make, card)
+        return make
+
+    return register
+
+
+@cache
+def _load() -> None:
+    import fedskew.methods  # noqa: F401
+
+
+def methods() -> dict[str, Method]:
+    """All registered methods by name."""
+    _load()
+    return dict(_METHODS)
+
+
+def find(name: str) -> Method:
+    known = methods()
+    if name not in known:
+        raise unknown("method", name, known)
+    return known[name]

@@ -1,0 +1,279 @@
+"""The round loop: choose clients, send tasks, aggregate, score, record, checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from fedskew.backends import Backend
+from fedskew.client import Outcome, Scored, ScoreTask, Site, TrainTask
+from fedskew.engine.streams import stream
+from fedskew.errors import RunError
+from fedskew.parts.aggregate import ServerState, Update
+from fedskew.parts.objective import Tensors
+from fedskew.parts.report import Groups
+from fedskew.recipe import Adapt
+from fedskew.score import CENTRAL, Row
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How long a stage goes on, who takes part, and what is scored when."""
+
+    rounds: int
+    clients_per_round: int | None = None
+    min_clients: int = 1
+    patience: int | None = None
+    score_every: int = 1
+    lr_decay: float = 1.0
+    lr_steps: tuple[int, ...] = ()
+    adapt: Adapt | None = None
+
+    def lr_factor(self, round_number: int) -> float:
+        return math.prod(self.lr_decay for step in self.lr_steps if round_number > step)
+
+    def scores_in(self, round_number: int) -> bool:
+        return round_number % self.score_every == 0 or round_number == self.rounds
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best round so far by the clients' mean validation score, and how long ago it was."""
+
+    round: int = 0
+    value: float = math.nan
+    waited: int = 0
+
+    def see(self, round_number: int, value: float, higher_is_better: bool) -> Choice:
+        if math.isnan(value):
+            return self
+        better = value > self.value if higher_is_better else value < self.value
+        if better or math.isnan(self.value):
+            return Choice(round_number, value)
+        return Choice(self.round, self.value, self.waited + 1)
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What happened in a round, besides its scores."""
+
+    stage: str
+    round: int
+    participants: int
+    train_loss: float
+    bytes_down: int
+    bytes_up: int
+    failures: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Everything needed to go on after a round: the checkpoint."""
+
+    stage: str
+    round: int
+    state: ServerState
+    selected: Choice
+    finished: bool = False
+
+
+class Journal(Protocol):
+    """Where a stage's rounds are written down; the run folder is one, tests use a list."""
+
+    def resume(self, stage: str) -> Progress | None: ...
+
+    def commit(
+        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
+    ) -> None: ...
+
+
+def federate(
+    site: Site, backend: Backend, rounds: Rounds, journal: Journal, memory: Groups | None = None
+) -> Progress:
+    """Run one stage to its last round, or go on where the journal says it stopped."""
+    trainers = sorted(_trainers(site))
+    progress = journal.resume(site.stage) or _fresh(site, trainers, memory or {})
+    while not progress.finished:
+        number = progress.round + 1
+        state = progress.state
+        chosen = participants(trainers, rounds.clients_per_round, site, number)
+        broadcast = {name: state.memory[name] for name in site.recipe.aggregates.broadcasts}
+        factor = rounds.lr_factor(number)
+        tasks = [TrainTask(c, number, state.sent_to(c), broadcast, factor) for c in chosen]
+        outcomes = backend.train(tasks)
+        updates, failures = accept(outcomes, site)
+        if len(updates) >= rounds.min_clients:
+            state = site.recipe.aggregates.aggregate(state, updates, len(trainers))
+            notes = state.notes
+        else:
+            notes = (f"only {len(updates)} usable updates: the model stays as it was",)
+        _give_up_if_hopeless(updates, failures, number, progress)
+        rows = score(site, backend, state, number) if rounds.scores_in(number) else []
+        selected = progress.selected.see(
+            number, validation_score(rows, site), site.recipe.objective.higher_is_better
+        )
+        stop = rounds.patience is not None and selected.waited >= rounds.patience
+        progress = Progress(site.stage, number, state, selected, stop or number >= rounds.rounds)
+        losses = [o.loss for o in outcomes if o.error is None]
+        record = RoundRecord(
+            stage=site.stage,
+            round=number,
+            participants=len(updates),
+            train_loss=sum(losses) / len(losses) if losses else math.nan,
+            bytes_down=sum(_bytes(t.sent) + sum(map(_bytes, t.broadcast.values())) for t in tasks),
+            bytes_up=sum(_bytes(u.tensors) + sum(map(_bytes, u.reports.values())) for u in updates),
+            failures=failures,
+            notes=notes,
+        )
+        journal.commit(progress, rows, record, backend)
+    return progress
+
+
+def _trainers(site: Site) -> list[str]:
+    if site.recipe.pools:
+        return ["pooled"]
+    return [client.name for client in site.federation.clients]
+
+
+def _fresh(site: Site, trainers: Sequence[str], memory: Groups) -> Progress:
+    shared = {name: site.initial[name] for name in sorted(site.shared)}
+    parameters = {name: t for name, t in shared.items() if name in site.parameters}
+    started = site.recipe.aggregates.start(parameters, trainers)
+    buffers = frozenset(shared.keys() - parameters.keys())
+    state = ServerState(shared, memory={**memory, **started}, buffers=buffers)
+    return Progress(site.stage, 0, state, Choice())
+
+
+def participants(
+    trainers: Sequence[str], count: int | None, site: Site, round_number: int
+) -> list[str]:
+    """Who takes part in a round: all, or a seeded sample without replacement."""
+    if count is None or count >= len(trainers):
+        return list(trainers)
+    rng = stream(site.seed, site.stage, "participants", round_number)
+    return sorted(trainers[i] for i in rng.choice(len(trainers), size=count, replace=False))
+
+
+def accept(outcomes: Sequence[Outcome], site: Site) -> tuple[list[Update], dict[str, str]]:
+    """Separate the updates that can be used from those that cannot, with the reason."""
+    updates: list[Update] = []
+    failures: dict[str, str] = {}
+    for outcome in outcomes:
+        reason = outcome.error or _fault(outcome.update, site)
+        if reason is None and outcome.update is not None:
+            updates.append(outcome.update)
+        else:
+            failures[outcome.client] = reason or "no answer"
+    return updates, failures
+
+
+def _fault(update: Update | None, site: Site) -> str | None:
+    if update is None:
+        return "no answer"
+    if update.tensors.keys() != site.shared:
+        return "the update has other entries than the shared model"
+    for name, tensor in update.tensors.items():
+        if tensor.shape != site.initial[name].shape:
+            return f"{name} has shape {tuple(tensor.shape)}"
+    for group in (update.tensors, *update.reports.values()):
+        for name, tensor in group.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                return f"{name} is not finite"
+    return None
+
+
+def _give_up_if_hopeless(
+    updates: Sequence[Update], failures: dict[str, str], round_number: int, progress: Progress
+) -> None:
+    """A first round in which every client fails is a wrong set-up, not bad luck."""
+    if not updates and round_number == 1:
+        client, reason = next(iter(failures.items()))
+        raise RunError(f"every client failed in the first round; {client!r}: {reason}.")
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+def has_global_model(site: Site) -> bool:
+    """Whether the shared entries alone are a model: what is private was never trained."""
+    trained = set().union(*(p.trains.names(site.module) for p in site.recipe.trains))
+    return trained <= site.shared
+
+
+def has_personal_models(site: Site) -> bool:
+    """Whether clients end with models of their own."""
+    own = site.has_personal_phase or site.recipe.aggregates.per_client
+    return own or not has_global_model(site)
+
+
+def primary_model(site: Site) -> str:
+    return "personal" if has_personal_models(site) else "global"
+
+
+def score(
+    site: Site,
+    backend: Backend,
+    state: ServerState,
+    round_number: int,
+    adapt: Adapt | None = None,
+) -> list[Row]:
+    """Score the global and the personal models on everyone they concern."""
+    federation = site.federation
+    tasks: list[tuple[str, ScoreTask]] = []
+    kinds = ["global"] * has_global_model(site) + ["personal"] * has_personal_models(site)
+    if adapt is not None:
+        kinds = [primary_model(site)]
+    for kind in kinds:
+        model = "global" if kind == "global" else "personal"
+        for on, clients in (("seen", federation.clients), ("unseen", federation.unseen)):
+            for client in clients:
+                splits = ("validation", "test") if on == "seen" else ("test",)
+                sent = state.shared if model == "global" else state.sent_to(client.name)
+                tasks.append(
+                    (on, ScoreTask(client.name, round_number, sent, model, splits, adapt))
+                )  # fmt: skip
+        if model == "global" and adapt is None and len(federation.central_test):
+            task = ScoreTask(CENTRAL, round_number, state.shared, model, ("test",))
+            tasks.append(("central", task))
+    scored = backend.score([task for _, task in tasks])
+    rows: list[Row] = []
+    for (on, task), result in zip(tasks, scored, strict=True):
+        rows.extend(_rows(site, on, task, result))
+    return rows
+
+
+def _rows(site: Site, on: str, task: ScoreTask, scored: Scored) -> list[Row]:
+    rows = []
+    for split, scores in scored.scores.items():
+        if task.client == CENTRAL:
+            count = len(site.federation.central_test)
+        else:
+            count = len(site.clients[task.client].split(split))
+        for metric, value in scores.items():
+            rows.append(
+                Row(
+                    stage=site.stage, round=task.round, model=task.model, on=on,
+                    client=task.client, adapted=task.adapt.label if task.adapt else "none",
+                    split=split, metric=metric, value=value, n=count,
+                )
+            )  # fmt: skip
+    return rows
+
+
+def validation_score(rows: Sequence[Row], site: Site) -> float:
+    """The mean over clients of the main metric on validation data; NaN where there are none."""
+    values = [
+        row.value
+        for row in rows
+        if row.split == "validation"
+        and row.on == "seen"
+        and row.model == primary_model(site)
+        and row.metric == site.recipe.objective.primary
+    ]
+    return sum(values) / len(values) if values else math.nan

@@ -1,0 +1,353 @@
+"""Sizes against the papers' own counts, the body/head split, and what bad settings are told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedskew.errors import ConfigError
+from fedskew.models import Classifier, build, describe, seeded
+from fedskew.models.registry import MODELS
+
+GREY = (1, 28, 28)
+COLOUR = (3, 32, 32)
+
+SMALL: dict[str, dict[str, Any]] = {"resnet18": {"width": 4}, "femnist-cnn": {"k": 4}}
+RUNNING_STATISTICS = {"cnn-bn", "resnet18"}
+STACKABLE = [
+    (name, knobs)
+    for name, knobs in [
+        *((name, SMALL.get(name, {})) for name in sorted(MODELS)),
+        ("cnn-groupnorm", {"deep": True}),
+    ]
+    if name not in RUNNING_STATISTICS
+]
+
+
+def size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "knobs", "expected"),
+    [
+        ("logistic", GREY, 10, {}, 784 * 10 + 10),
+        ("mlp", GREY, 10, {}, 785 * 200 + 201 * 200 + 201 * 10),
+        ("mlp", GREY, 10, {"hidden": []}, 7_850),
+        ("har-mlp", (144,), 6, {}, 27_206),
+        ("cnn", GREY, 10, {}, 582_026),
+        ("cnn", COLOUR, 10, {}, 2_432 + 51_264 + 1_601 * 512 + 5_130),
+        ("femnist-cnn", GREY, 10, {"k": 16}, 86_166),
+        ("femnist-cnn", GREY, 10, {}, 180_438),
+        ("cnn-babu", COLOUR, 10, {}, 28 * 64 + 3 * 577 * 64 + 4 * 128 + 257 * 10),
+        ("cnn-babu", GREY, 10, {}, 10 * 64 + 3 * 577 * 64 + 4 * 128 + 65 * 10),
+        ("cnn-bn", GREY, 10, {}, 11_114),
+        ("cnn-bn", GREY, 62, {"channels": 128}, 446_894),
+        ("cnn-bn", (1, 32, 32), 2, {"channels": 32}, 39_314),
+        ("cnn-bn", GREY, 10, {"affine": True}, 11_114 + 2 * 2 * 16),
+        ("cnn-groupnorm", (3, 28, 28), 10, {}, 77_322 - 128),
+        (
+            "cnn-groupnorm",
+            (3, 28, 28),
+            10,
+            {"deep": True},
+            28 * 64 + 577 * 128 + 2 * 1_153 * 128 + 2 * (64 + 3 * 128) + 129 * 10,
+        ),
+        ("resnet18", COLOUR, 10, {}, 11_173_962),
+    ],
+)
+def test_sizes_are_those_of_the_papers(
+    name: str, shape: tuple[int, ...], classes: int, knobs: dict[str, Any], expected: int
+) -> None:
+    assert size(build(name, shape, classes, **knobs)) == expected
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("shape", [GREY, COLOUR, (1, 16, 20)])
+def test_logits_are_the_head_of_the_body(name: str, shape: tuple[int, ...]) -> None:
+    model = build(name, shape, 7, **SMALL.get(name, {})).eval()
+    x = torch.randn(3, *shape)
+
+    assert isinstance(model, Classifier)
+    assert model.body(x).ndim == 2
+    assert model(x).shape == (3, 7)
+    torch.testing.assert_close(model(x), model.head(model.body(x)))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_parameter_is_in_the_body_or_in_a_linear_head(name: str) -> None:
+    model = build(name, GREY, 10)
+    names = {parameter for parameter, _ in model.named_parameters()}
+
+    assert [child for child, _ in model.named_children()] == ["body", "head"]
+    assert {n for n in names if not n.startswith("body.")} == {"head.weight", "head.bias"}
+    assert any(n.startswith("body.") for n in names) == (name != "logistic")
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_nothing_works_in_place_and_only_batchnorm_has_buffers(name: str) -> None:
+    modules = list(build(name, GREY, 10, **SMALL.get(name, {})).modules())
+
+    assert not any(getattr(module, "inplace", False) for module in modules)
+    with_buffers = {type(m) for m in modules if list(m.buffers(recurse=False))}
+    assert with_buffers == ({nn.BatchNorm2d} if name in RUNNING_STATISTICS else set())
+
+
+def published_cnn(x: Tensor, w: list[Tensor]) -> Tensor:
+    x = F.max_pool2d(F.relu(F.conv2d(x, w[0], w[1])), 2)
+    x = F.max_pool2d(F.relu(F.conv2d(x, w[2], w[3])), 2)
+    return F.linear(F.relu(F.linear(x.flatten(1), w[4], w[5])), w[6], w[7])
+
+
+def published_babu(x: Tensor, w: list[Tensor]) -> Tensor:
+    for i in range(0, 16, 4):
+        x = F.conv2d(x, w[i], w[i + 1], padding=1)
+        mean, variance = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), False, keepdim=True)
+        x = (x - mean) / (variance + 1e-5).sqrt()
+        x = F.max_pool2d(F.relu(x * w[i + 2][:, None, None] + w[i + 3][:, None, None]), 2)
+    return F.linear(x.flatten(1), w[16], w[17])
+
+
+def published_bn(x: Tensor, w: list[Tensor]) -> Tensor:
+    for i in (0, 2):
+        x = F.max_pool2d(F.relu(F.conv2d(x, w[i], w[i + 1])), 2)
+        mean, variance = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), False, keepdim=True)
+        x = (x - mean) / (variance + 1e-5).sqrt()
+    return F.linear(F.relu(F.linear(x.flatten(1), w[4], w[5])), w[6], w[7])
+
+
+def published_groupnorm(x: Tensor, w: list[Tensor]) -> Tensor:
+    x = F.relu(F.conv2d(x, w[0], w[1], padding=1))
+    x = F.relu(F.conv2d(x, w[2], w[3], padding=1))
+    return F.linear(F.group_norm(x, 8, w[4], w[5]).mean((2, 3)), w[6], w[7])
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("cnn", published_cnn),
+        ("femnist-cnn", published_cnn),
+        ("cnn-babu", published_babu),
+        ("cnn-bn", published_bn),
+        ("cnn-groupnorm", published_groupnorm),
+    ],
+)
+def test_networks_compute_what_the_papers_wrote_with_relu_before_pooling(
+    name: str, published: Callable[[Tensor, list[Tensor]], Tensor]
+) -> None:
+    model = seeded(name, GREY, 10, seed=2)
+    x = torch.randn(5, *GREY, generator=torch.Generator().manual_seed(3))
+
+    torch.testing.assert_close(
+        model(x), published(x, list(model.parameters())), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_fedbabus_batchnorm_predicts_with_the_statistics_of_the_test_batch() -> None:
+    model = seeded("cnn-babu", GREY, 10, seed=0).eval()
+    x = torch.randn(6, *GREY)
+
+    assert not torch.allclose(model(x)[:3], model(x[:3]), atol=1e-3)
+
+
+def stacked(
+    name: str, knobs: dict[str, Any]
+) -> tuple[Callable[..., dict[str, Tensor]], list[nn.Module], tuple[Any, Tensor, Tensor]]:
+    """The gradient of one client, three clients' models, and their stacked parameters and data."""
+    models = [seeded(name, GREY, 10, seed=client, **knobs) for client in range(3)]
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(models[0], parameters, (x,)), y)
+
+    named = [dict(model.named_parameters()) for model in models]
+    parameters = {key: torch.stack([n[key].detach() for n in named]) for key in named[0]}
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(3, 4, *GREY, generator=generator)
+    y = torch.randint(0, 10, (3, 4), generator=generator)
+    return grad(loss), models, (parameters, x, y)
+
+
+@pytest.mark.parametrize(("name", "knobs"), STACKABLE)
+def test_gradients_of_a_stack_of_clients_are_those_of_each_client(
+    name: str, knobs: dict[str, Any]
+) -> None:
+    gradient, models, (parameters, x, y) = stacked(name, knobs)
+    together = vmap(gradient)(parameters, x, y)
+
+    for client, model in enumerate(models):
+        loss = F.cross_entropy(model(x[client]), y[client])
+        alone = torch.autograd.grad(loss, list(model.parameters()))
+        for (key, _), expected in zip(model.named_parameters(), alone, strict=True):
+            torch.testing.assert_close(
+                together[key][client], expected, rtol=1e-3, atol=1e-5, msg=key
+            )
+
+
+@pytest.mark.parametrize(("name", "knobs"), STACKABLE)
+def test_traced_gradients_of_a_stack_hold_for_other_data(name: str, knobs: dict[str, Any]) -> None:
+    gradient, _, (parameters, x, y) = stacked(name, knobs)
+    traced = make_fx(vmap(gradient))(parameters, x, y)
+    other = x.flip(0) * 2
+
+    torch.testing.assert_close(
+        traced(parameters, other, y), vmap(gradient)(parameters, other, y), rtol=1e-3, atol=1e-5
+    )
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
+    first, again, other = (seeded("cnn", GREY, 10, seed=seed) for seed in (3, 3, 4))
+
+    pairs = zip(first.parameters(), again.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    pairs = zip(first.parameters(), other.parameters(), strict=True)
+    assert not any(torch.equal(a, b) for a, b in pairs)
+
+
+def test_seeded_is_build_after_seeding_and_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = build("mlp", GREY, 10)
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    model = seeded("mlp", GREY, 10, seed=5)
+
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("name", [n for n, entry in MODELS.items() if entry.min_side is not None])
+def test_the_stated_smallest_image_is_exact(name: str) -> None:
+    side = MODELS[name].min_side
+    assert side is not None
+    model = build(name, (1, side, side), 10, **SMALL.get(name, {})).eval()
+
+    assert model(torch.randn(2, 1, side, side)).shape == (2, 10)
+    with pytest.raises(ConfigError, match=f"at least {side}x{side} pixels"):
+        build(name, (1, side, side - 1), 10)
+    if side > 1:
+        with pytest.raises(RuntimeError):
+            MODELS[name].factory((1, side - 1, side - 1), 10)(torch.randn(2, 1, side - 1, side - 1))
+
+
+def test_images_too_small_for_a_network_are_told_which_models_take_them() -> None:
+    with pytest.raises(ConfigError) as raised:
+        build("cnn", (1, 8, 8), 10)
+
+    assert str(raised.value) == (
+        "model 'cnn' needs images of at least 16x16 pixels, but these are 8x8: "
+        "choose from cnn-groupnorm, har-mlp, logistic, mlp, resnet18."
+    )
+
+
+def test_features_are_refused_by_networks_for_images() -> None:
+    with pytest.raises(ConfigError, match=r"shape \(144,\): choose from har-mlp, logistic, mlp\.$"):
+        build("femnist-cnn", (144,), 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "message"),
+    [
+        ("resnet81", {}, "unknown model 'resnet81': did you mean 'resnet18'?"),
+        ("mlp", {"hiden": [3]}, "unknown model setting 'hiden': did you mean 'hidden'?"),
+        ("cnn", {"k": 3}, "model 'cnn' has no settings, so remove 'k'."),
+        ("femnist-cnn", {"k": 0}, "'k' must be a positive whole number, not 0."),
+        ("femnist-cnn", {"k": True}, "'k' must be a positive whole number, not True."),
+        ("mlp", {"hidden": 200}, "'hidden' must be a list of positive whole numbers, not 200."),
+        ("mlp", {"hidden": [8, -1]}, "'hidden' must be a list of positive whole numbers"),
+        ("cnn-groupnorm", {"deep": 1}, "'deep' must be true or false, not 1."),
+    ],
+)
+def test_unknown_names_and_impossible_settings_are_named(
+    name: str, knobs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build(name, GREY, 10, **knobs)
+
+    assert message in str(raised.value)
+
+
+def test_describe_lists_every_model_with_its_defaults() -> None:
+    cards = {card.name: card for card in describe()}
+
+    assert list(cards) == [
+        *("cnn", "cnn-babu", "cnn-bn", "cnn-groupnorm", "femnist-cnn"),
+        *("har-mlp", "logistic", "mlp", "resnet18"),
+    ]
+    assert cards["mlp"].knobs == {"hidden": (200, 200)}
+    assert cards["cnn-bn"].knobs == {"channels": 16, "affine": False}
+    assert cards["logistic"].knobs == {}
+    assert all(card.summary.endswith(".") for card in cards.values())
+
+
+class Stray(Classifier):
+    """A model that holds a parameter outside its two parts."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784, 10))
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+def own_model(shape: tuple[int, ...], classes: int, *, depth: int = 1) -> nn.Module:
+    return Classifier(nn.Flatten(), nn.Linear(shape[-1] ** 2, classes * depth))
+
+
+def failing_model(shape: tuple[int, ...], classes: int) -> nn.Module:
+    raise ZeroDivisionError("no layers")
+
+
+@pytest.fixture
+def user_module(monkeypatch: pytest.MonkeyPatch) -> str:
+    module = ModuleType("their_models")
+    vars(module).update(
+        good=own_model,
+        failing=failing_model,
+        number=3,
+        listing=lambda shape, classes: [1],
+        headless=lambda shape, classes: nn.Sequential(nn.Flatten()),
+        stray=lambda shape, classes: Stray(),
+        bare=lambda: Stray(),
+    )
+    monkeypatch.setitem(sys.modules, "their_models", module)
+    return "their_models"
+
+
+def test_a_users_factory_gets_shape_classes_and_settings(user_module: str) -> None:
+    model = build(f"{user_module}:good", GREY, 10, depth=2)
+
+    assert size(model) == 785 * 20
+    assert model(torch.randn(2, *GREY)).shape == (2, 20)
+
+
+@pytest.mark.parametrize(
+    ("factory", "knobs", "message"),
+    [
+        ("their_models:", {}, "must read 'module:factory'"),
+        (":good", {}, "must read 'module:factory'"),
+        ("no_such_models:good", {}, "module 'no_such_models' cannot be imported"),
+        ("their_models:goood", {}, "module 'their_models' has no function 'goood'"),
+        ("their_models:number", {}, "module 'their_models' has no function 'number'"),
+        ("their_models:bare", {}, "cannot be called with (sample_shape, classes)"),
+        ("their_models:good", {"dep": 2}, "unexpected keyword argument 'dep'"),
+        ("their_models:failing", {}, "raised ZeroDivisionError: no layers"),
+        ("their_models:listing", {}, "must return a torch.nn.Module, not list"),
+        ("their_models:headless", {}, "'body' is missing"),
+        ("their_models:stray", {}, "the parameter 'scale' outside 'body' and 'head'"),
+    ],
+)
+def test_a_users_factory_that_cannot_be_used_is_told_why(
+    user_module: str, factory: str, knobs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build(factory, GREY, 10, **knobs)
+
+    assert message in str(raised.value)
+    assert repr(factory) in str(raised.value)
