@@ -1,0 +1,47 @@
+"""Federated learning for clients whose data differ.
+
+    >>> import fedskew
+    >>> sorted(fedskew.__all__)[:3]
+    ['Client', 'Config', 'Federation']
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedskew.config import Config, load_config, make_config
+    from fedskew.data.federation import Client, Federation
+    from fedskew.experiment import Run, load_run, make_federation, run
+
+__all__ = [
+    "Client",
+    "Config",
+    "Federation",
+    "Run",
+    "load_config",
+    "load_run",
+    "make_config",
+    "make_federation",
+    "run",
+]
+
+_HOME = {
+    "Client": "fedskew.data.federation",
+    "Config": "fedskew.config",
+    "Federation": "fedskew.data.federation",
+    "Run": "fedskew.experiment",
+    "load_config": "fedskew.config",
+    "load_run": "fedskew.experiment",
+    "make_config": "fedskew.config",
+    "make_federation": "fedskew.experiment",
+    "run": "fedskew.experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: ``fedskew --help`` must not wait for torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedskew' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -34,6 +34,9 @@ SHARED, PERSONAL, SAMPLE_WEIGHT = "model", "personal", "sample_weight"
 """Groups of a client's private state: its unshared parameters, its own model, its row weights."""
 
 
+ModelKind = Literal["global", "personal"]
+
+
 @dataclass(frozen=True)
 class TrainTask:
     """Train from what the server sent and answer with an update."""
@@ -63,7 +66,7 @@ class ScoreTask:
     client: str
     round: int
     sent: Tensors
-    model: Literal["global", "personal"]
+    model: ModelKind
     splits: tuple[str, ...]
     adapt: Adapt | None = None
 
@@ -303,7 +306,7 @@ def _context(
     as zeros until somebody has written it.
     """  # fmt: skip
     objective = phase.objective or site.recipe.objective
-    wanted = {name for part in (objective, *phase.corrects) for name in part.reads}
+    wanted = set(objective.reads).union(*(part.reads for part in phase.corrects))
     context: dict[str, Any] = {}
     for name in sorted(wanted):
         if name == "received":
@@ -331,10 +334,9 @@ def score_clients(
     models: list[Tensors] = []
     for task in tasks:
         own = private.get(task.client, {})
-        if task.model == "personal" and site.has_personal_phase and PERSONAL in own:
-            models.append(own[PERSONAL])
-        elif task.model == "personal":
-            models.append(_with_statistics(site, task, site.received(task.sent, own), own))
+        if task.model == "personal":
+            model = personal_model(site, task.sent, own)
+            models.append(_with_statistics(site, task, model, own))
         else:
             # One object for all who are sent the same tensors: they are then scored together.
             models.append(cache.setdefault(id(task.sent), {**site.initial, **task.sent}))
@@ -364,6 +366,11 @@ def score_clients(
     return [
         Scored(task.client, scores[i], models[i], errors.get(i)) for i, task in enumerate(tasks)
     ]
+
+
+def personal_model(site: Site, sent: Tensors, own: Groups) -> Tensors:
+    """The model a client calls its own: kept whole, or what was sent completed by its parts."""
+    return own[PERSONAL] if PERSONAL in own else site.received(sent, own)
 
 
 def site_scoring(site: Site) -> Scoring:
@@ -423,6 +430,6 @@ def _with_statistics(site: Site, task: ScoreTask, model: Tensors, own: Groups) -
         return model
     with torch.no_grad():
         bound = Bound(site.module, model)
-        for part in torch.from_numpy(rows).split(256):
-            bound(site.federation.x[part])
+        for start in range(0, len(rows), 256):
+            bound(site.federation.x[torch.from_numpy(rows[start : start + 256])])
     return {**model, **bound.buffers}

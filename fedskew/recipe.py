@@ -74,12 +74,13 @@ class Stage:
 
     After its last round every client runs ``hands_over`` on the finished model; what the reports
     keep stays at the client for the next stage (e.g. "sample_weight"), what they send enters the
-    server's memory there, client by client.
+    server's memory there, as "client/name". ``train`` replaces settings of the run's [train].
     """
 
     name: str
     recipe: Recipe
     rounds: int | None = None
+    train: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] | None = None
     hands_over: tuple[Report, ...] = ()
 

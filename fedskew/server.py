@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from fedskew.backends import Backend
-from fedskew.client import Outcome, Scored, ScoreTask, Site, TrainTask
+from fedskew.client import ModelKind, Outcome, Scored, ScoreTask, Site, TrainTask
 from fedskew.engine.streams import stream
 from fedskew.errors import RunError
 from fedskew.parts.aggregate import ServerState, Update
@@ -212,7 +212,7 @@ def has_personal_models(site: Site) -> bool:
     return own or not has_global_model(site)
 
 
-def primary_model(site: Site) -> str:
+def primary_model(site: Site) -> ModelKind:
     return "personal" if has_personal_models(site) else "global"
 
 
@@ -226,11 +226,12 @@ def score(
     """Score the global and the personal models on everyone they concern."""
     federation = site.federation
     tasks: list[tuple[str, ScoreTask]] = []
-    kinds = ["global"] * has_global_model(site) + ["personal"] * has_personal_models(site)
+    kinds: list[ModelKind] = ["global"] if has_global_model(site) else []
+    if has_personal_models(site):
+        kinds.append("personal")
     if adapt is not None:
         kinds = [primary_model(site)]
-    for kind in kinds:
-        model = "global" if kind == "global" else "personal"
+    for model in kinds:
         for on, clients in (("seen", federation.clients), ("unseen", federation.unseen)):
             for client in clients:
                 splits = ("validation", "test") if on == "seen" else ("test",)

@@ -16,7 +16,7 @@ from fedskew.errors import RunError
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 
-SEPARATOR = "|"
+SEPARATOR = "\x1f"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -13,9 +13,11 @@ from fedskew.client import (
     Site,
     TrainTask,
     describe_clients,
+    personal_model,
     score_clients,
     train_clients,
 )
+from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.store import load_groups, save_groups
 
@@ -46,9 +48,9 @@ class LocalBackend:
     def score(self, tasks: Sequence[ScoreTask]) -> list[Scored]:
         return score_clients(self._site, tasks, self._private)
 
-    def private_of(self, client: str) -> Groups:
-        """What a client keeps to itself (for a site's own use, never the server's)."""
-        return self._private[client]
+    def personal_model(self, client: str, sent: Tensors) -> Tensors:
+        """A client's own model, for saving at the client's side; the server never asks for it."""
+        return personal_model(self._site, sent, self._private[client])
 
     def _remember(self, outcomes: list[Outcome]) -> list[Outcome]:
         for outcome in outcomes:

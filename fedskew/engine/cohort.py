@@ -126,7 +126,7 @@ def _train_chunk(
                 moments.narrow(stack)
                 trained = dict(zip(names, moments.parameters, strict=True))
                 fixed = {n: t[:stack] for n, t in fixed.items()}
-                context = _map_tree(lambda t, count=stack: t[:count], context)
+                context = _narrowed(context, stack)
             batch = batches.at(step, stack)
             gradients, loss, buffers = training.step(trained, fixed, batch, context)
             losses[:stack] += loss
@@ -172,15 +172,17 @@ class _Batches:
             at = [weight[plan.positions] for weight, plan in zip(weights, plans, strict=True)]
             self._weight = _pad(at, steps) * self._mask
         width = self._rows.shape[2]
+        pairs = list(zip(works, plans, strict=True))
         self._noise = {
-            kind: _pad([_draw(w, kind, plan.steps, shape) for w, plan in zip(works, plans)], steps)
+            kind: _pad([_draw(w, kind, plan.steps, shape) for w, plan in pairs], steps)
             for kind, shape in training.noise(width).items()
         }
 
     def at(self, step: int, stack: int) -> dict[str, Tree]:
-        here = np.s_[:stack, step]
+        width = self._mask.shape[2]
         if not self._training.pads:
-            here = np.s_[:stack, step, : int(self._mask[0, step].sum())]
+            width = int(self._mask[0, step].sum())
+        here = np.s_[:stack, step, :width]
         rows = self._rows[here]
         flat = rows.reshape(-1)
         x, y = self._training.x, self._training.y
@@ -206,7 +208,7 @@ def _draw(
 
 
 def _pad(arrays: Sequence[np.ndarray[Any, Any]], steps: int) -> Tensor:
-    """Stack per-client arrays [steps_k, ...] into one tensor [K, steps, ...], zero after the end."""
+    """Stack per-client arrays [steps_k, ...] into one tensor [K, steps, ...], zeros at the end."""
     out = np.zeros((len(arrays), steps, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
     for k, array in enumerate(arrays):
         out[k, : len(array)] = array
@@ -233,9 +235,9 @@ def _stack_trees(trees: Sequence[Mapping[str, Tree]]) -> dict[str, Tree]:
     }
 
 
-def _map_tree(function: Callable[[Tensor], Tensor], tree: Mapping[str, Tree]) -> dict[str, Tree]:
+def _narrowed(tree: Mapping[str, Tree], count: int) -> dict[str, Tree]:
     return {
-        name: _map_tree(function, value) if isinstance(value, Mapping) else function(value)
+        name: _narrowed(value, count) if isinstance(value, Mapping) else value[:count]
         for name, value in tree.items()
     }
 

@@ -70,6 +70,8 @@ def _scripted(graph: nn.Module, examples: list[Tensor]) -> Callable[..., Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return torch.jit.trace(graph, tuple(examples), check_trace=False)
+            trace: Any = torch.jit.trace
+            scripted: Callable[..., Any] = trace(graph, tuple(examples), check_trace=False)
+            return scripted
         except RuntimeError:
             return graph

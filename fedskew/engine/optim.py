@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ class OptimiserState:
 
     optimiser: Optimiser
     parameters: list[Tensor]
-    first: list[Tensor | None] = field(init=False)
+    first: list[Any] = field(init=False)
     second: list[Tensor] = field(init=False)
     steps: list[Tensor] = field(init=False)
 

@@ -52,9 +52,8 @@ def _under(model: nn.Module, modules: tuple[str, ...]) -> frozenset[str]:
         elif wanted in known:
             paths = [wanted]
         else:
-            raise ConfigError(
-                f"the model has no part {wanted!r}; it has {', '.join(dict(model.named_children()))}."
-            )
+            parts = ", ".join(dict(model.named_children()))
+            raise ConfigError(f"the model has no part {wanted!r}; it has {parts}.")
         prefixes = tuple(f"{path}." if path else "" for path in paths)
         if prefixes:
             found.update(name for name in model.state_dict() if name.startswith(prefixes))

@@ -1,0 +1,373 @@
+"""From a config to a finished run: build the federation, run the stages, sum up, save."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedskew.backends import Backend
+from fedskew.backends.local import LocalBackend
+from fedskew.client import DescribeTask, Settings, Site
+from fedskew.config import Config, Named, TrainSection, make_config
+from fedskew.data.build import build
+from fedskew.data.datasets import REGISTRY, load
+from fedskew.data.federation import Federation
+from fedskew.data.own import load_function, load_own
+from fedskew.data.partition import PARTITIONS
+from fedskew.engine.optim import Optimiser
+from fedskew.engine.plan import choose
+from fedskew.engine.streams import torch_seed
+from fedskew.errors import ConfigError, RunError, unknown
+from fedskew.models import seeded
+from fedskew.parts.report import Groups
+from fedskew.parts.select import EVERYTHING, only
+from fedskew.recipe import Adapt, Phase, Stage, find
+from fedskew.folder import RunFolder
+from fedskew.score import Row, by_group, summarise
+from fedskew.server import (
+    Progress,
+    RoundRecord,
+    Rounds,
+    federate,
+    has_global_model,
+    has_personal_models,
+    primary_model,
+    score,
+)
+from fedskew.store import load_tensors, read_json, save_tensors
+
+MAIN = "main"
+Watch = Callable[[Progress, RoundRecord, Sequence[Row]], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk, finished or not."""
+
+    path: Path
+
+    @property
+    def config(self) -> Config:
+        return make_config(read_json(self.path / "config.json")["config"])
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The summary of a finished run."""
+        if not (self.path / "result.json").is_file():
+            raise RunError(f"{self.path} is not a finished run; repeat its command to finish it.")
+        found: dict[str, Any] = read_json(self.path / "result.json")
+        return found
+
+    def rows(self) -> list[Row]:
+        """Every measured number."""
+        return RunFolder(self.path).rows()
+
+    def model(self, client: str | None = None, round: str = "selected") -> nn.Module:
+        """The global model, or a client's personal one, ready to use.
+
+        ``round`` is "selected" (best validation score) or "last".
+        """
+        name = "global" if client is None else f"personal/{client}"
+        path = self.path / "models" / round / f"{name}.safetensors"
+        if not path.is_file():
+            saved = sorted(p.stem for p in path.parent.glob("*.safetensors"))
+            raise RunError(f"no model {name!r} in {self.path}; there are: {', '.join(saved)}.")
+        result = self.result
+        module = seeded(
+            result["model"]["name"], tuple(result["sample_shape"]), result["classes"],
+            seed=0, **result["model"]["knobs"],
+        )  # fmt: skip
+        extends = find(self.config.method.name).recipe(**self.config.method.knobs).extends
+        module = extends(module) if extends else module
+        module.load_state_dict(load_tensors(path))
+        return module.eval()
+
+
+def load_run(path: str | Path) -> Run:
+    """Open a run folder."""
+    if not (Path(path) / "config.json").is_file():
+        raise RunError(f"{path} is not a run folder (it has no config.json).")
+    return Run(Path(path))
+
+
+def resolve(config: Config) -> Config:
+    """The same config with the defaults of its method and partition written out.
+
+    So the hash that names a run changes when a default does.
+    """
+    method = find(config.method.name)
+    method.recipe(**config.method.knobs)
+    updates: dict[str, Any] = {
+        "method": Named(name=method.name, **{**method.defaults, **config.method.knobs})
+    }
+    chosen = config.federation.partition
+    if ":" not in config.federation.dataset:
+        if chosen.name not in PARTITIONS:
+            raise unknown("partition", chosen.name, PARTITIONS)
+        partition = PARTITIONS[chosen.name]
+        partition.check(chosen.knobs)
+        named = Named(name=chosen.name, **{**partition.knobs, **chosen.knobs})
+        updates["federation"] = config.federation.model_copy(update={"partition": named})
+    return config.model_copy(update=updates)
+
+
+def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
+    """The federation a config describes."""
+    section = config.federation
+    if ":" in section.dataset:
+        return load_function(section.dataset, **section.options)
+    if section.dataset in REGISTRY:
+        dataset = load(section.dataset, data_dir, normalise=section.normalise, **section.options)
+    elif Path(section.dataset).exists():
+        dataset = load_own(section.dataset, normalise=section.normalise, **section.options)
+    else:
+        raise unknown("dataset (nor is it a file or folder)", section.dataset, REGISTRY)
+    return build(
+        dataset,
+        partition=section.partition.name,
+        clients=section.clients,
+        seed=config.split_seed,
+        knobs=section.partition.knobs,
+        unseen=section.unseen,
+        validation=section.validation,
+        test=section.test,
+        test_from=section.test_from,
+        samples=section.samples,
+        skew=[{"kind": skew.name, **skew.knobs} for skew in section.skew],
+    )
+
+
+def fingerprint(federation: Federation) -> str:
+    """A short hash of the data and who holds them: the same run must see the same."""
+    digest = hashlib.sha256()
+    digest.update(str(tuple(federation.x.shape)).encode())
+    digest.update(federation.y.numpy().tobytes())
+    flat = federation.x.reshape(-1)
+    digest.update(flat[:: max(1, len(flat) // 65536)].contiguous().numpy().tobytes())
+    for client in (*federation.clients, *federation.unseen):
+        digest.update(client.name.encode())
+        for split in ("train", "validation", "test"):
+            digest.update(client.split(split).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def run(
+    config: Config | Mapping[str, Any],
+    *,
+    out: str | Path = "runs",
+    data_dir: str | Path | None = None,
+    watch: Watch | None = None,
+    federation: Federation | None = None,
+) -> Run:
+    """Run one experiment, or finish it, or return it if it is finished already.
+
+    >>> import tempfile
+    >>> settings = {"train": {"rounds": 2}, "model": {"name": "logistic"}}
+    >>> done = run(settings, out=tempfile.mkdtemp())
+    >>> done.result["rounds"], sorted(done.result["bytes"])
+    (2, ['down', 'up'])
+    """
+    config = resolve(config if isinstance(config, Config) else make_config(config))
+    folder = RunFolder.of(config, Path(out))
+    if folder.is_finished:
+        return Run(folder.path)
+    directory = None if data_dir is None else Path(data_dir)
+    federation = federation or make_federation(config, directory)
+    with folder.opened(config, fingerprint(federation)):
+        _run_stages(config, federation, folder, watch)
+    return Run(folder.path)
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """The run folder as the server's journal, telling somebody after every round."""
+
+    folder: RunFolder
+    watch: Watch | None
+
+    def resume(self, stage: str) -> Progress | None:
+        return self.folder.resume(stage)
+
+    def commit(
+        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
+    ) -> None:
+        self.folder.commit(progress, rows, record, backend)
+        if self.watch:
+            self.watch(progress, record, rows)
+
+
+def _run_stages(
+    config: Config, federation: Federation, folder: RunFolder, watch: Watch | None
+) -> None:
+    recipe = find(config.method.name).recipe(**config.method.knobs)
+    stages = [*recipe.prepares, Stage(MAIN, recipe)]
+    private: dict[str, Groups] = {}
+    memory: Groups = {}
+    for number, stage in enumerate(stages):
+        site = make_site(config, federation, stage)
+        backend = LocalBackend(site, folder.checkpoint_folder, private)
+        if folder.resume(stage.name) is not None:
+            backend.restore(folder.private(stage.name))
+        rounds = make_rounds(config, stage, site)
+        progress = federate(site, backend, rounds, _Watched(folder, watch), memory)
+        following = stages[number + 1].name if number + 1 < len(stages) else None
+        if following and folder.resume(following) is None:
+            private, memory = hand_over(site, backend, stage, progress)
+    _finish(config, site, backend, rounds, folder)
+
+
+def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
+    """A stage's recipe with the model, settings and executor it trains with."""
+    chosen = Named(**stage.model) if stage.model else config.model
+    module = seeded(
+        chosen.name, federation.sample_shape, federation.classes,
+        seed=torch_seed(config.seed, stage.name, "model"), **chosen.knobs,
+    )  # fmt: skip
+    if stage.recipe.extends:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
+            module = stage.recipe.extends(module)
+    train = _train_section(config, stage)
+    device = torch.device(config.device)
+    initial = {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}
+    optimiser = Optimiser(train.optimiser, train.lr, train.momentum, train.weight_decay)
+    return Site(
+        federation=federation,
+        recipe=stage.recipe,
+        module=module.to(device).train(),
+        initial=initial,
+        settings=Settings(optimiser, train.epochs, train.batch_size),
+        plan=choose(module, config.executor),
+        seed=config.seed,
+        stage=stage.name,
+    )
+
+
+def _train_section(config: Config, stage: Stage) -> TrainSection:
+    return config.train.model_copy(update=stage.train)
+
+
+def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
+    train, evaluate = _train_section(config, stage), config.evaluate
+    adapt = site.recipe.adapts
+    if evaluate.fine_tune_epochs:
+        part = EVERYTHING if evaluate.fine_tune_part == "all" else only(evaluate.fine_tune_part)
+        part.names(site.module)
+        phase = Phase(part, epochs=evaluate.fine_tune_epochs, lr=evaluate.fine_tune_lr)
+        adapt = Adapt((phase,), evaluate.shots)
+    if train.clients_per_round and train.clients_per_round > len(site.federation.clients):
+        raise ConfigError(
+            f"train.clients_per_round is {train.clients_per_round}, "
+            f"but there are {len(site.federation.clients)} clients."
+        )
+    return Rounds(
+        rounds=train.rounds if stage.rounds is None else stage.rounds,
+        clients_per_round=train.clients_per_round,
+        min_clients=train.min_clients,
+        patience=train.patience,
+        score_every=evaluate.every,
+        lr_decay=train.lr_decay,
+        lr_steps=tuple(train.lr_steps),
+        adapt=adapt,
+    )
+
+
+def hand_over(
+    site: Site, backend: LocalBackend, stage: Stage, progress: Progress
+) -> tuple[dict[str, Groups], Groups]:
+    """What a finished stage leaves: groups the clients keep, and the server's new memory."""
+    state = progress.state
+    names = [client.name for client in site.federation.clients]
+    tasks = [
+        DescribeTask(name, progress.round, state.sent_to(name), stage.hands_over) for name in names
+    ]
+    private: dict[str, Groups] = {}
+    memory: Groups = {}
+    for outcome in backend.describe(tasks):
+        if outcome.error:
+            raise RunError(f"stage {stage.name!r}, client {outcome.client!r}: {outcome.error}.")
+        private[outcome.client] = outcome.keeps
+        for group, tensors in outcome.update.reports.items() if outcome.update else ():
+            for name, tensor in tensors.items():
+                memory.setdefault(group, {})[f"{outcome.client}/{name}"] = tensor
+    return private, memory
+
+
+def _finish(
+    config: Config, site: Site, backend: LocalBackend, rounds: Rounds, folder: RunFolder
+) -> None:
+    """Score adapted models, save all models, sum up; from the last and the selected round."""
+    adapted: list[Row] = []
+    last, _ = folder.last(site.stage)
+    for which, (progress, private) in (
+        ("last", folder.last(site.stage)),
+        ("selected", folder.selected(site.stage)),
+    ):
+        backend.restore(private)
+        if rounds.adapt is not None and (which == "last" or progress.round != last.round):
+            adapted += score(site, backend, progress.state, progress.round, rounds.adapt)
+        _save_models(site, backend, progress, folder.path / "models" / which)
+    chosen, _ = folder.selected(site.stage)
+    folder.finish(adapted, summary(config, site, folder, adapted, last.round, chosen.round))
+
+
+def _save_models(site: Site, backend: LocalBackend, progress: Progress, folder: Path) -> None:
+    (folder / "personal").mkdir(parents=True, exist_ok=True)
+    state = progress.state
+    if has_global_model(site):
+        save_tensors(folder / "global.safetensors", {**site.initial, **state.shared})
+    if has_personal_models(site):
+        for client in site.federation.clients:
+            path = folder / "personal" / f"{client.name}.safetensors"
+            save_tensors(path, backend.personal_model(client.name, state.sent_to(client.name)))
+
+
+def summary(
+    config: Config,
+    site: Site,
+    folder: RunFolder,
+    adapted: Sequence[Row],
+    last: int,
+    selected: int,
+) -> dict[str, Any]:
+    """The run in one dictionary: what tables and reports are made of."""
+    rows = [row for row in (*folder.rows(), *adapted) if row.stage == site.stage]
+    records = folder.records()
+    higher = site.recipe.objective.higher_is_better
+    scores = [
+        {
+            "at": at, "round": number, "model": model, "on": on, "adapted": how, "split": split,
+            "metric": metric,
+            **asdict(summarise([r.value for r in group], higher or metric == "accuracy")),
+        }
+        for at, number in (("last", last), ("selected", selected))
+        for (model, on, how, split, metric), group in by_group(
+            row for row in rows if row.round == number
+        ).items()
+    ]  # fmt: skip
+    return {
+        "method": config.method.name,
+        "seed": config.seed,
+        "primary_model": primary_model(site),
+        "primary_metric": site.recipe.objective.primary,
+        "higher_is_better": higher,
+        "rounds": last,
+        "selected_round": selected,
+        "scores": scores,
+        "bytes": {
+            "up": sum(record.bytes_up for record in records),
+            "down": sum(record.bytes_down for record in records),
+        },
+        "failures": sum(len(record.failures) for record in records),
+        "seconds": folder.seconds(),
+        "plan": site.plan.as_dict(),
+        "model": {"name": config.model.name, "knobs": config.model.knobs},
+        "sample_shape": list(site.federation.sample_shape),
+        "classes": site.federation.classes,
+    }

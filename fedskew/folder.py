@@ -1,0 +1,223 @@
+"""The run folder: config, checkpoints, metrics and models; it is the truth about a run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedskew.backends import Backend
+from fedskew.config import Config
+from fedskew.errors import RunError
+from fedskew.parts.aggregate import ServerState
+from fedskew.parts.report import Groups
+from fedskew.score import Row
+from fedskew.server import Choice, Progress, RoundRecord
+from fedskew.store import (
+    disk_error,
+    load_groups,
+    read_json,
+    save_groups,
+    write_json,
+)
+
+METRICS, ROUNDS, TIMING = "metrics.jsonl", "rounds.jsonl", "timing.jsonl"
+
+
+class RunFolder:
+    """One run on disk.
+
+    ``config.json``       the resolved settings; their hash names the folder
+    ``checkpoint.json``   which files make up the last complete round, and the selected one
+    ``checkpoint/``       server state and private state, one file a round
+    ``metrics.jsonl``     every measured number; ``rounds.jsonl`` what happened; ``timing.jsonl``
+    ``result.json``       the summary; its presence means the run is finished
+    ``models/``           the models as safetensors; ``figures/`` pictures and their data
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._started = time.monotonic()
+
+    @classmethod
+    def of(cls, config: Config, out: Path) -> RunFolder:
+        return cls(out / f"{config.method.name}-{config.digest}")
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "result.json").is_file()
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        return self.path / "checkpoint"
+
+    @contextmanager
+    def opened(self, config: Config, fingerprint: str) -> Iterator[RunFolder]:
+        """Create or take up the folder, alone: a second process on the same run is refused."""
+        try:
+            self.checkpoint_folder.mkdir(parents=True, exist_ok=True)
+            lock = open(self.path / ".lock", "w")  # noqa: SIM115
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"another process is working on {self.path}.") from None
+            self._check_same(config, fingerprint)
+            self._roll_back()
+            yield self
+
+    def _check_same(self, config: Config, fingerprint: str) -> None:
+        path = self.path / "config.json"
+        mine = {"config": config.resolved(), "data": fingerprint}
+        if not path.exists():
+            write_json(path, mine)
+        elif read_json(path) != mine:
+            raise RunError(
+                f"{self.path} was begun with other data than are here now; "
+                "move it away, or bring the first data back."
+            )
+
+    def _roll_back(self) -> None:
+        """Wipe from the logs what an interrupted round wrote after the last complete one."""
+        lengths = (self._book() or {}).get("lengths", {})
+        for name in (METRICS, ROUNDS, TIMING):
+            if (self.path / name).exists():
+                os.truncate(self.path / name, lengths.get(name, 0))
+
+    def resume(self, stage: str) -> Progress | None:
+        """The last complete round of a stage, if there is one."""
+        book = self._book()
+        if book is None or stage not in book["stages"]:
+            return None
+        return self._progress(book["stages"][stage]["last"])
+
+    def selected(self, stage: str) -> tuple[Progress, dict[str, str]]:
+        """The round with the best validation score, and where its private state stands."""
+        return self._stored(stage, "selected")
+
+    def last(self, stage: str) -> tuple[Progress, dict[str, str]]:
+        return self._stored(stage, "last")
+
+    def _stored(self, stage: str, which: str) -> tuple[Progress, dict[str, str]]:
+        book = self._book()
+        if book is None or stage not in book["stages"]:
+            raise RunError(f"{self.path} holds no complete round yet.")
+        entry = book["stages"][stage][which]
+        return self._progress(entry), entry["private"]
+
+    def private(self, stage: str) -> dict[str, str]:
+        """Where the private state of the last complete round stands."""
+        book = self._book()
+        return {} if book is None else dict(book["stages"][stage]["last"]["private"])
+
+    def commit(
+        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
+    ) -> None:
+        """Make a round durable; until the last line the previous one stands."""
+        label = f"{progress.stage}-{progress.round:06d}"
+        entry = self._save_state(progress, label)
+        entry["private"] = backend.keep(label)
+        book = self._book() or {"stages": {}}
+        before = book["stages"].get(progress.stage, {})
+        fresh = progress.selected.round == progress.round or "selected" not in before
+        book["stages"][progress.stage] = {
+            "last": entry,
+            "selected": entry if fresh else before["selected"],
+        }
+        elapsed = {"stage": record.stage, "round": record.round, "seconds": self._lap()}
+        book["lengths"] = {
+            METRICS: self._append(METRICS, [row.as_dict() for row in rows]),
+            ROUNDS: self._append(ROUNDS, [asdict(record)]),
+            TIMING: self._append(TIMING, [elapsed]),
+        }
+        write_json(self.path / "checkpoint.json", book)
+        self._sweep(book)
+
+    def _lap(self) -> float:
+        now = time.monotonic()
+        seconds, self._started = now - self._started, now
+        return round(seconds, 4)
+
+    def _book(self) -> dict[str, Any] | None:
+        path = self.path / "checkpoint.json"
+        return read_json(path) if path.exists() else None
+
+    def _save_state(self, progress: Progress, label: str) -> dict[str, Any]:
+        state = progress.state
+        file = f"server-{label}.safetensors"
+        groups: Groups = {"shared": state.shared}
+        groups.update({f"memory/{name}": group for name, group in state.memory.items()})
+        groups.update({f"personal/{name}": group for name, group in state.personal.items()})
+        save_groups(self.checkpoint_folder / file, groups)
+        return {
+            "stage": progress.stage,
+            "round": progress.round,
+            "finished": progress.finished,
+            "selected": asdict(progress.selected),
+            "notes": list(state.notes),
+            "buffers": sorted(state.buffers),
+            "server": file,
+        }
+
+    def _progress(self, entry: dict[str, Any]) -> Progress:
+        groups = load_groups(self.checkpoint_folder / entry["server"])
+
+        def under(prefix: str) -> Groups:
+            return {n.removeprefix(prefix): g for n, g in groups.items() if n.startswith(prefix)}
+
+        state = ServerState(
+            groups.get("shared", {}), under("personal/"), under("memory/"),
+            tuple(entry["notes"]), frozenset(entry["buffers"]),
+        )  # fmt: skip
+        selected = Choice(**entry["selected"])
+        return Progress(entry["stage"], entry["round"], state, selected, entry["finished"])
+
+    def _append(self, name: str, lines: Sequence[dict[str, Any]]) -> int:
+        """Add lines to a log and return its length; a line is only valid once committed."""
+        path = self.path / name
+        try:
+            with open(path, "ab") as file:
+                file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+                file.flush()
+                os.fsync(file.fileno())
+                return file.tell()
+        except OSError as error:
+            raise disk_error(path, error) from error
+
+    def _sweep(self, book: dict[str, Any]) -> None:
+        """Remove state no checkpoint refers to any more."""
+        entries = [e for s in book["stages"].values() for e in (s["last"], s["selected"])]
+        needed = {e["server"] for e in entries}.union(*(e["private"].values() for e in entries))
+        for file in self.checkpoint_folder.iterdir():
+            if file.name not in needed:
+                file.unlink(missing_ok=True)
+
+    def finish(self, rows: Sequence[Row], result: dict[str, Any]) -> None:
+        """Write the last numbers and the summary, which marks the run as finished."""
+        self._append(METRICS, [row.as_dict() for row in rows])
+        write_json(self.path / "result.json", result)
+
+    def rows(self) -> list[Row]:
+        return [Row(**line) for line in self._lines(METRICS)]
+
+    def records(self) -> list[RoundRecord]:
+        return [
+            RoundRecord(**{**line, "notes": tuple(line["notes"])}) for line in self._lines(ROUNDS)
+        ]
+
+    def seconds(self) -> float:
+        return float(sum(line["seconds"] for line in self._lines(TIMING)))
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.path / name
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,195 @@
+"""Toy federations, toy models and whole runs on them, shared by the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedskew.backends import Backend
+from fedskew.backends.local import LocalBackend
+from fedskew.client import Settings, Site
+from fedskew.data.federation import Client, Federation
+from fedskew.engine.optim import Optimiser
+from fedskew.engine.plan import Plan
+from fedskew.models.registry import Classifier
+from fedskew.recipe import Recipe, find, methods
+from fedskew.score import Row
+from fedskew.server import Progress, RoundRecord, Rounds, federate
+
+Tensors = dict[str, Tensor]
+Knobs = Mapping[str, Any]
+
+RAGGED = (7, 19, 40, 41)
+"""Sizes with short last batches, different step counts and, for batches of 8, one left over."""
+
+every_method = pytest.mark.parametrize("name", sorted(methods()))
+
+
+def toy_federation(
+    sizes: Sequence[int] = RAGGED, features: int = 6, classes: int = 3, seed: int = 0
+) -> Federation:
+    """Clients ``c0, c1, ...`` with shifted inputs, each scored on rows of its own, one unseen."""
+    rng = np.random.default_rng(seed)
+    clients, inputs, start = [], [], 0
+    for k, size in enumerate([*sizes, 12]):
+        count = size + 10
+        inputs.append(rng.normal(0.4 * k, 1.0, (count, features)))
+        rows = np.arange(start, start + count)
+        clients.append(Client(f"c{k}", rows[:size], rows[size : size + 5], rows[size + 5 :]))
+        start += count
+    x = torch.from_numpy(np.concatenate(inputs)).to(torch.float32)
+    teacher = torch.from_numpy(rng.normal(size=(features, classes))).to(torch.float32)
+    return Federation(
+        name="toy",
+        x=x,
+        y=(x @ teacher).argmax(dim=1),
+        class_names=tuple("abcdefgh"[:classes]),
+        clients=tuple(clients[:-1]),
+        unseen=(clients[-1],),
+        central_test=np.concatenate([client.test for client in clients]),
+    )
+
+
+def toy_model(kind: str = "mlp", features: int = 6, classes: int = 3) -> Classifier:
+    """A seeded two-layer network; ``batch-norm`` has running statistics, ``mlp`` has none."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        middle: dict[str, Callable[[], nn.Module]] = {
+            "mlp": nn.Tanh,
+            "batch-norm": lambda: nn.BatchNorm1d(5),
+        }
+        body = nn.Sequential(nn.Linear(features, 5), middle[kind]())
+        return Classifier(body, nn.Linear(5, classes))
+
+
+def copied(tensors: Mapping[str, Tensor]) -> Tensors:
+    return {name: t.detach().clone() for name, t in tensors.items()}
+
+
+def make_site(
+    recipe: Recipe,
+    federation: Federation | None = None,
+    module: nn.Module | None = None,
+    settings: Settings | None = None,
+    chunk: int = 2,
+    seed: int = 0,
+    trainings: dict[Any, Any] | None = None,
+) -> Site:
+    """A site with the toy federation and model, where no others are given.
+
+    ``trainings`` carries compiled steps from one site to the next of the same recipe and model.
+    """
+    module = module or toy_model()
+    if recipe.extends is not None:
+        module = recipe.extends(module)
+    return Site(
+        federation=federation or toy_federation(),
+        recipe=recipe,
+        module=module,
+        initial=copied(module.state_dict()),
+        settings=settings or Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8),
+        plan=Plan("vectorised", chunk, "the test says so"),
+        seed=seed,
+        _trainings={} if trainings is None else trainings,
+    )
+
+
+class ListJournal:
+    """Remembers every round; never resumes."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.records: list[RoundRecord] = []
+        self.states: list[Progress] = []
+
+    def resume(self, stage: str) -> Progress | None:
+        return None
+
+    def commit(
+        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
+    ) -> None:
+        self.rows.extend(rows)
+        self.records.append(record)
+        self.states.append(progress)
+
+
+@dataclass
+class Run:
+    """One finished stage with everything anybody could have kept of it."""
+
+    site: Site
+    backend: LocalBackend
+    journal: ListJournal = field(default_factory=ListJournal)
+    progress: Progress = field(init=False)
+
+    @property
+    def shared(self) -> Tensors:
+        return self.progress.state.shared
+
+    @property
+    def scores(self) -> dict[tuple[Any, ...], float]:
+        return scores_of(self.journal.rows)
+
+    def model_of(self, client: str) -> Tensors:
+        """The model a client would start its next round from."""
+        sent = self.progress.state.sent_to(client)
+        return self.site.received(sent, self.backend.private_of(client))
+
+    def everything(self) -> Tensors:
+        """All tensors of the server and of every client, under one name each."""
+        state = self.progress.state
+        groups = {"shared": state.shared}
+        groups |= {f"memory/{name}": group for name, group in state.memory.items()}
+        groups |= {f"for/{client}": tensors for client, tensors in state.personal.items()}
+        for client in sorted(self.site.clients):
+            for name, group in self.backend.private_of(client).items():
+                groups[f"private/{client}/{name}"] = group
+        return {f"{g}/{n}": t for g, tensors in groups.items() for n, t in tensors.items()}
+
+
+def scores_of(rows: Iterable[Row]) -> dict[tuple[Any, ...], float]:
+    return {
+        (r.round, r.model, r.on, r.client, r.adapted, r.split, r.metric): r.value for r in rows
+    }
+
+
+def run(site: Site, rounds: int | Rounds = 3, backend: LocalBackend | None = None) -> Run:
+    """Federate from the start to the last round."""
+    rounds = Rounds(rounds) if isinstance(rounds, int) else rounds
+    result = Run(site, backend or LocalBackend(site))
+    result.progress = federate(site, result.backend, rounds, result.journal)
+    return result
+
+
+@cache
+def standard_run(name: str, kind: str = "mlp") -> Run:
+    """Three rounds of a method with its default knobs on the ragged toy federation."""
+    return run(make_site(find(name).recipe(), module=toy_model(kind)))
+
+
+def assert_close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tol: float) -> None:
+    """Same names, and every tensor the same up to ``tol``, absolute and relative."""
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(
+            tensor, theirs[name], rtol=tol, atol=tol, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def assert_same_bits(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    differing = [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
+    assert differing == []
+
+
+def needs_noise(recipe: Recipe) -> bool:
+    """Whether clients draw random numbers in training, which are keyed by their names."""
+    objectives = [phase.objective or recipe.objective for phase in recipe.trains]
+    return any(objective.noise(1) for objective in objectives)

@@ -1,0 +1,95 @@
+"""Law 2: one client alone trains plainly; identical clients leave the mean unchanged."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from helpers import (
+    Tensors,
+    assert_close,
+    copied,
+    every_method,
+    make_site,
+    needs_noise,
+    run,
+    toy_federation,
+    toy_model,
+)
+from torch.nn import functional as F
+
+from fedskew.client import Settings, Site
+from fedskew.data.federation import Client
+from fedskew.engine.batches import schedule
+from fedskew.engine.optim import Optimiser
+from fedskew.parts.objective import Erm
+from fedskew.recipe import find
+
+
+def neutral(name: str) -> dict[str, Any]:
+    """The knobs at which a method adds nothing to plain training, as its card says."""
+    knobs: dict[str, Any] = {}
+    for reduction in find(name).card.reduces:
+        if reduction.equals in ("fedavg", "local"):
+            knobs |= reduction.knobs
+    return knobs
+
+
+def plainly_trained(site: Site, client: str, rounds: int) -> Tensors:
+    """What a textbook PyTorch loop makes of the client's batches; no engine, no parts."""
+    model = copy.deepcopy(site.module).train()
+    model.load_state_dict(site.initial)
+    rows = site.clients[client].train
+    has_statistics = any("running_mean" in name for name in model.state_dict())
+    settings = site.settings
+    for round_number in range(1, rounds + 1):
+        for number, phase in enumerate(site.recipe.trains):
+            if phase.model != "shared":
+                continue
+            moving = phase.trains.names(model)
+            optimiser = torch.optim.SGD(
+                [p for n, p in model.named_parameters() if n in moving],
+                lr=settings.optimiser.lr if phase.lr is None else phase.lr,
+                momentum=settings.optimiser.momentum,
+            )
+            key = (site.seed, site.stage, "train", number, client, round_number)
+            epochs = settings.epochs if phase.epochs is None else phase.epochs
+            plan = schedule(rows, key, settings.batch_size, epochs, not has_statistics)
+            for positions, mask in zip(plan.positions, plan.mask, strict=True):
+                chosen = torch.from_numpy(rows[positions[mask > 0]])
+                model.zero_grad()
+                logits = model(site.federation.x[chosen])
+                F.cross_entropy(logits, site.federation.y[chosen]).backward()
+                optimiser.step()
+    return copied(model.state_dict())
+
+
+@every_method
+@pytest.mark.parametrize("kind", ["mlp", "batch-norm"])
+def test_one_client_alone_trains_as_plain_pytorch_does(name: str, kind: str) -> None:
+    recipe = find(name).recipe(**neutral(name))
+    if any((phase.objective or recipe.objective) != Erm() for phase in recipe.trains):
+        pytest.skip("its objective is not the cross-entropy of the plain loop")
+    settings = Settings(Optimiser("sgd", 0.1, momentum=0.5), epochs=2, batch_size=8)
+    alone = make_site(recipe, toy_federation((19,)), toy_model(kind), settings)
+    trainer = "pooled" if recipe.pools else "c0"
+    result = run(alone, 2)
+    assert_close(result.model_of(trainer), plainly_trained(alone, trainer, 2), 1e-5)
+
+
+@every_method
+def test_identical_clients_end_where_one_of_them_would_alone(name: str) -> None:
+    recipe = find(name).recipe()
+    if needs_noise(recipe):
+        pytest.skip("noise is keyed by the client's name, so no two clients are identical")
+    one = toy_federation((16,))
+    rows = one.clients[0].train
+    many = one.with_data(clients=tuple(Client(f"twin{i}", rows) for i in range(3)))
+    settings = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=48)
+    together = run(make_site(recipe, many, settings=settings))
+    alone = run(make_site(recipe, one, settings=settings))
+    assert_close(together.shared, alone.shared, 1e-5)
+    for client in many.clients if not recipe.pools else ():
+        assert_close(together.model_of(client.name), alone.model_of("c0"), 1e-5)
