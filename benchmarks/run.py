@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -171,6 +172,8 @@ def _machine() -> dict[str, Any]:
 def main(show: Callable[[str], None] = print) -> None:
     """Run the whole benchmark and write ``bench.json`` and ``bench.md``."""
     arguments = _arguments()
+    # A frozen child would outlive a parent that ends without cleaning up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     folder = os.environ.get("FEDSKEW_DATA")
     if folder:
         # The children run in the project's root, wherever this was started.

@@ -1,8 +1,8 @@
 """Federated learning for clients whose data differ.
 
-    >>> import fedskew
-    >>> sorted(fedskew.__all__)[:3]
-    ['Client', 'Config', 'Federation']
+>>> import fedskew
+>>> sorted(fedskew.__all__)[:3]
+['Client', 'Comparison', 'Config']
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedskew.comparison import Comparison, compare
     from fedskew.config import Config, load_config, make_config
     from fedskew.data.federation import Client, Federation
+    from fedskew.errors import ConfigError, DataError, FedskewError, RunError
     from fedskew.experiment import Run, load_run, make_federation, run
 
 __all__ = [
     "Client",
+    "Comparison",
     "Config",
+    "ConfigError",
+    "DataError",
     "Federation",
+    "FedskewError",
     "Run",
+    "RunError",
+    "compare",
     "load_config",
     "load_run",
     "make_config",
@@ -29,9 +37,15 @@ __all__ = [
 
 _HOME = {
     "Client": "fedskew.data.federation",
+    "Comparison": "fedskew.comparison",
     "Config": "fedskew.config",
+    "ConfigError": "fedskew.errors",
+    "DataError": "fedskew.errors",
     "Federation": "fedskew.data.federation",
+    "FedskewError": "fedskew.errors",
     "Run": "fedskew.experiment",
+    "RunError": "fedskew.errors",
+    "compare": "fedskew.comparison",
     "load_config": "fedskew.config",
     "load_run": "fedskew.experiment",
     "make_config": "fedskew.config",

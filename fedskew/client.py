@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.cohort import Trained, Training, Work, in_workers, train
+from fedskew.engine.dropout import StreamDropout, dropout_key
 from fedskew.engine.evaluate import (
+    EvaluationModules,
     Question,
     Scores,
     Scoring,
@@ -30,8 +32,9 @@ from fedskew.parts.report import Finished, Groups, Report
 from fedskew.parts.select import BATCH_NORM, only
 from fedskew.recipe import Adapt, Phase, Recipe
 
-SHARED, PERSONAL, SAMPLE_WEIGHT = "model", "personal", "sample_weight"
-"""Groups of a client's private state: its unshared parameters, its own model, its row weights."""
+SHARED, PERSONAL, SAMPLE_WEIGHT, STEPS = "model", "personal", "sample_weight", "steps"
+"""Groups of a client's private state: its unshared parameters, its own model, the weights of its
+rows, and how many steps it has ever made (for objectives that change with time)."""
 
 
 ModelKind = Literal["global", "personal"]
@@ -116,6 +119,10 @@ class Site:
     _trainings: dict[Any, CompiledStep] = field(default_factory=dict, repr=False)
 
     @cached_property
+    def evaluation(self) -> EvaluationModules:
+        return EvaluationModules(self.module)
+
+    @cached_property
     def shared(self) -> frozenset[str]:
         return self.recipe.shares.names(self.module)
 
@@ -142,6 +149,7 @@ class Site:
         return Training(
             step=self._trainings.setdefault(phase, _compile(self.module, objective, phase)),
             trained=trained,
+            buffers=tuple(sorted(self.initial.keys() & dict(self.module.named_buffers()).keys())),
             optimiser=replace(settings.optimiser, lr=lr),
             batch_size=settings.batch_size,
             epochs=settings.epochs if phase.epochs is None else phase.epochs,
@@ -152,6 +160,8 @@ class Site:
             y=federation.y,
             environment=federation.environment if environments else None,
             environments=environments,
+            counts_steps=objective.counts_steps,
+            drops=any(isinstance(layer, StreamDropout) for layer in self.module.modules()),
         )
 
     def received(self, sent: Tensors, private: Groups) -> Tensors:
@@ -161,14 +171,16 @@ class Site:
 
 def _compile(module: nn.Module, objective: Objective, phase: Phase) -> CompiledStep:
     def step(
-        trained: Tensors, fixed: Tensors, batch: dict[str, Any], context: dict[str, Any]
-    ) -> tuple[Tensors, Tensor, Tensors]:
-        gradients, loss, buffers = objective.gradient(
-            module, trained, fixed, Batch(**batch), context
-        )
+        trained: Tensors, fixed: Tensors, context: dict[str, Any], batch: dict[str, Any]
+    ) -> list[Tensor]:
+        with dropout_key(batch.pop("key", None)):
+            gradients, loss, buffers = objective.gradient(
+                module, trained, fixed, Batch(**batch), context
+            )
         for correction in phase.corrects:
             gradients = correction.correct(gradients, trained, context)
-        return gradients, loss, buffers
+        moved = [buffers[name] for name in sorted(buffers)]
+        return [*(gradients[name] for name in trained), loss, *moved]
 
     return CompiledStep(step)
 
@@ -198,6 +210,7 @@ def train_clients(
                 context=_context(site, phase, t, received[t.client], private[t.client], training),
                 sample_weight=private[t.client].get(SAMPLE_WEIGHT, {}).get("w"),
                 key=(site.seed, site.stage, "train", number, t.client, t.round),
+                steps_before=_steps_before(private[t.client]),
             )
             for t in going
         ]
@@ -218,6 +231,9 @@ def train_clients(
         keeps: Groups = {}
         if own := site.module.state_dict().keys() - site.shared:
             keeps[SHARED] = {n: trained[n] for n in sorted(own)}
+        if site.recipe.objective.counts_steps:
+            total = _steps_before(private[name]) + steps[name]
+            keeps[STEPS] = {"n": torch.tensor(total)}
         if site.has_personal_phase:
             keeps[PERSONAL] = models["personal"][name]
         sends, kept = _reported(site, task, site.recipe.reports, received[name], trained,
@@ -229,9 +245,12 @@ def train_clients(
             steps=steps[name],
             reports=sends,
         )
-        return Outcome(name, update, {**keeps, **kept}, losses.get(name, float("nan")))
+        keeps.update(kept)
+        if wrong := not_finite(update.tensors, *sends.values(), *keeps.values()):
+            return Outcome(name, error=f"{wrong} is not finite after training")
+        return Outcome(name, update, keeps, losses.get(name, float("nan")))
 
-    return [_guarded(answer, task) for task in tasks]
+    return in_workers(lambda task: _guarded(answer, task), tasks)
 
 
 def describe_clients(
@@ -246,6 +265,20 @@ def describe_clients(
         return Outcome(task.client, Update(task.client, {}, size, 0, sends), keeps)
 
     return in_workers(lambda task: _guarded(answer, task), tasks)
+
+
+def not_finite(*groups: Tensors) -> str | None:
+    """The name of a tensor that holds a NaN or an infinity, if there is one."""
+    for group in groups:
+        for name, tensor in group.items():
+            # A sum carries any NaN or infinity along and needs one pass and no copy.
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor.sum())):
+                return name
+    return None
+
+
+def _steps_before(private: Groups) -> int:
+    return int(private[STEPS]["n"]) if STEPS in private else 0
 
 
 def _guarded(answer: Any, task: TrainTask | DescribeTask) -> Outcome:
@@ -274,7 +307,7 @@ def _reported(
     finished = Finished(
         client=site.clients[task.client],
         federation=site.federation,
-        module=site.module,
+        module=site.evaluation.here(),
         received=received,
         trained=trained,
         changed=training.trained & site.shared,
@@ -379,7 +412,7 @@ def site_scoring(site: Site) -> Scoring:
     def score(module: nn.Module, tensors: Tensors, batch: dict[str, Any]) -> Tensors:
         return objective.scores(Bound(module, tensors), Batch(**batch))
 
-    return Scoring(site.module, score, objective.noise, site.federation.x, site.federation.y)
+    return Scoring(site.evaluation, score, objective.noise, site.federation.x, site.federation.y)
 
 
 def _adapted(

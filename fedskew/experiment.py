@@ -20,15 +20,17 @@ from fedskew.data.datasets import REGISTRY, load
 from fedskew.data.federation import Federation
 from fedskew.data.own import load_function, load_own
 from fedskew.data.partition import PARTITIONS
+from fedskew.engine.dropout import with_stream_dropout
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
 from fedskew.engine.streams import torch_seed
 from fedskew.errors import ConfigError, RunError, unknown
+from fedskew.folder import RunFolder
 from fedskew.models import seeded
 from fedskew.parts.report import Groups
 from fedskew.parts.select import EVERYTHING, only
 from fedskew.recipe import Adapt, Phase, Stage, find
-from fedskew.folder import RunFolder
+from fedskew.report.figures import draw_run, is_drawn
 from fedskew.score import Row, by_group, summarise
 from fedskew.server import (
     Progress,
@@ -175,12 +177,14 @@ def run(
     """
     config = resolve(config if isinstance(config, Config) else make_config(config))
     folder = RunFolder.of(config, Path(out))
-    if folder.is_finished:
+    if folder.is_finished and is_drawn(folder.path):
         return Run(folder.path)
     directory = None if data_dir is None else Path(data_dir)
     federation = federation or make_federation(config, directory)
-    with folder.opened(config, fingerprint(federation)):
-        _run_stages(config, federation, folder, watch)
+    if not folder.is_finished:
+        with folder.opened(config, fingerprint(federation)):
+            _run_stages(config, federation, folder, watch)
+    draw_run(folder.path, federation)
     return Run(folder.path)
 
 
@@ -233,6 +237,7 @@ def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
             module = stage.recipe.extends(module)
+    module = with_stream_dropout(module)
     train = _train_section(config, stage)
     device = torch.device(config.device)
     initial = {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}

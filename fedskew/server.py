@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import torch
-
 from fedskew.backends import Backend
-from fedskew.client import ModelKind, Outcome, Scored, ScoreTask, Site, TrainTask
+from fedskew.client import ModelKind, Outcome, Scored, ScoreTask, Site, TrainTask, not_finite
 from fedskew.engine.streams import stream
 from fedskew.errors import RunError
 from fedskew.parts.aggregate import ServerState, Update
@@ -107,12 +105,11 @@ def federate(
         tasks = [TrainTask(c, number, state.sent_to(c), broadcast, factor) for c in chosen]
         outcomes = backend.train(tasks)
         updates, failures = accept(outcomes, site)
-        if len(updates) >= rounds.min_clients:
-            state = site.recipe.aggregates.aggregate(state, updates, len(trainers))
-            notes = state.notes
-        else:
-            notes = (f"only {len(updates)} usable updates: the model stays as it was",)
-        _give_up_if_hopeless(updates, failures, number, progress)
+        state, updates = aggregate(site, state, updates, failures, rounds.min_clients)
+        if not updates and number == 1:
+            # A first round in which every client fails is a wrong set-up, not bad luck.
+            client, reason = next(iter(failures.items()))
+            raise RunError(f"every client failed in the first round; {client!r}: {reason}.")
         rows = score(site, backend, state, number) if rounds.scores_in(number) else []
         selected = progress.selected.see(
             number, validation_score(rows, site), site.recipe.objective.higher_is_better
@@ -128,7 +125,7 @@ def federate(
             bytes_down=sum(_bytes(t.sent) + sum(map(_bytes, t.broadcast.values())) for t in tasks),
             bytes_up=sum(_bytes(u.tensors) + sum(map(_bytes, u.reports.values())) for u in updates),
             failures=failures,
-            notes=notes,
+            notes=state.notes,
         )
         journal.commit(progress, rows, record, backend)
     return progress
@@ -180,20 +177,35 @@ def _fault(update: Update | None, site: Site) -> str | None:
     for name, tensor in update.tensors.items():
         if tensor.shape != site.initial[name].shape:
             return f"{name} has shape {tuple(tensor.shape)}"
-    for group in (update.tensors, *update.reports.values()):
-        for name, tensor in group.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                return f"{name} is not finite"
     return None
 
 
-def _give_up_if_hopeless(
-    updates: Sequence[Update], failures: dict[str, str], round_number: int, progress: Progress
-) -> None:
-    """A first round in which every client fails is a wrong set-up, not bad luck."""
-    if not updates and round_number == 1:
-        client, reason = next(iter(failures.items()))
-        raise RunError(f"every client failed in the first round; {client!r}: {reason}.")
+def aggregate(
+    site: Site,
+    state: ServerState,
+    updates: list[Update],
+    failures: dict[str, str],
+    min_clients: int,
+) -> tuple[ServerState, list[Update]]:
+    """The next state from all usable updates; who would spoil it is dropped, with the reason.
+
+    Looking at the one result is cheaper than at every update; only if it is not finite are the
+    updates searched for the cause.
+    """
+    if len(updates) >= min_clients:
+        trainers = len(_trainers(site))
+        found = site.recipe.aggregates.aggregate(state, updates, trainers)
+        if not not_finite(found.shared, *found.personal.values(), *found.memory.values()):
+            return found, updates
+        faults = {u.client: not_finite(u.tensors, *u.reports.values()) for u in updates}
+        failures.update({c: f"{name} is not finite" for c, name in faults.items() if name})
+        good = [update for update in updates if not faults[update.client]]
+        if len(good) < len(updates):
+            return aggregate(site, state, good, failures, min_clients)
+        failures.update({u.client: "the aggregate is not finite" for u in updates})
+        updates = []
+    note = f"only {len(updates)} usable updates: the model stays as it was"
+    return replace(state, notes=(note,)), updates
 
 
 def _bytes(tensors: Tensors) -> int:

@@ -6,6 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import settings
+
+# Small tensors on several threads are slow, and more so where the cores are shared.
+torch.set_num_threads(1)
+# Deadlines measure the machine: the first example of a test may have to wait for an import.
+settings.register_profile("fedskew", deadline=None)
+settings.load_profile("fedskew")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,6 +19,7 @@ from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
 from fedskew.models.registry import Classifier
+from fedskew.parts.report import Groups
 from fedskew.recipe import Recipe, find, methods
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate
@@ -61,12 +62,12 @@ def toy_model(kind: str = "mlp", features: int = 6, classes: int = 3) -> Classif
     """A seeded two-layer network; ``batch-norm`` has running statistics, ``mlp`` has none."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        middle: dict[str, Callable[[], nn.Module]] = {
-            "mlp": nn.Tanh,
-            "batch-norm": lambda: nn.BatchNorm1d(5),
+        # A bias before BatchNorm has no gradient: every client would hold the same one for ever.
+        layers = {
+            "mlp": (nn.Linear(features, 5), nn.Tanh()),
+            "batch-norm": (nn.Linear(features, 5, bias=False), nn.BatchNorm1d(5)),
         }
-        body = nn.Sequential(nn.Linear(features, 5), middle[kind]())
-        return Classifier(body, nn.Linear(5, classes))
+        return Classifier(nn.Sequential(*layers[kind]), nn.Linear(5, classes))
 
 
 def copied(tensors: Mapping[str, Tensor]) -> Tensors:
@@ -120,12 +121,19 @@ class ListJournal:
         self.states.append(progress)
 
 
+class OpenBackend(LocalBackend):
+    """Lets a test look at what clients keep to themselves."""
+
+    def private_of(self, client: str) -> Groups:
+        return self._private[client]
+
+
 @dataclass
 class Run:
     """One finished stage with everything anybody could have kept of it."""
 
     site: Site
-    backend: LocalBackend
+    backend: OpenBackend
     journal: ListJournal = field(default_factory=ListJournal)
     progress: Progress = field(init=False)
 
@@ -155,32 +163,41 @@ class Run:
 
 
 def scores_of(rows: Iterable[Row]) -> dict[tuple[Any, ...], float]:
-    return {
-        (r.round, r.model, r.on, r.client, r.adapted, r.split, r.metric): r.value for r in rows
-    }
+    return {(r.round, r.model, r.on, r.client, r.adapted, r.split, r.metric): r.value for r in rows}
 
 
-def run(site: Site, rounds: int | Rounds = 3, backend: LocalBackend | None = None) -> Run:
+def run(site: Site, rounds: int | Rounds = 3, backend: OpenBackend | None = None) -> Run:
     """Federate from the start to the last round."""
     rounds = Rounds(rounds) if isinstance(rounds, int) else rounds
-    result = Run(site, backend or LocalBackend(site))
+    result = Run(site, backend or OpenBackend(site))
     result.progress = federate(site, result.backend, rounds, result.journal)
     return result
+
+
+_compiled: dict[tuple[str, str, str], dict[Any, Any]] = {}
+
+
+def method_site(name: str, kind: str = "mlp", knobs: Knobs | None = None, **changes: Any) -> Site:
+    """A site for a method by name; compiling its step is the slow part, so that happens once."""
+    steps = _compiled.setdefault((name, kind, repr(knobs)), {})
+    recipe = find(name).recipe(**(knobs or {}))
+    return make_site(recipe, module=toy_model(kind), trainings=steps, **changes)
 
 
 @cache
 def standard_run(name: str, kind: str = "mlp") -> Run:
     """Three rounds of a method with its default knobs on the ragged toy federation."""
-    return run(make_site(find(name).recipe(), module=toy_model(kind)))
+    return run(method_site(name, kind))
 
 
 def assert_close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tol: float) -> None:
     """Same names, and every tensor the same up to ``tol``, absolute and relative."""
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
-        torch.testing.assert_close(
-            tensor, theirs[name], rtol=tol, atol=tol, msg=lambda m, n=name: f"{n}: {m}"
-        )
+        try:
+            torch.testing.assert_close(tensor, theirs[name], rtol=tol, atol=tol)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error
 
 
 def assert_same_bits(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:

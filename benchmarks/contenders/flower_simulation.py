@@ -26,6 +26,8 @@ os.environ.update(
     # The parent freezes whoever is not being timed; Ray must not take that for a death.
     RAY_health_check_timeout_ms="3600000",
     RAY_health_check_failure_threshold="1000",
+    # Ray would give its workers a lower priority than any other contender has.
+    RAY_worker_niceness="0",
 )
 
 import torch

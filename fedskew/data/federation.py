@@ -106,11 +106,15 @@ class Federation:
         )
 
     def pooled(self) -> Client:
-        """All clients' training and validation data in one place: the central reference."""
+        """All clients' training and validation data in one place: the central reference.
+
+        In the order of their names, so that batches do not depend on who was listed first.
+        """
+        clients = sorted(self.clients, key=lambda client: client.name)
         return Client(
             "pooled",
-            np.concatenate([client.train for client in self.clients]),
-            np.concatenate([client.validation for client in self.clients]),
+            np.concatenate([client.train for client in clients]),
+            np.concatenate([client.validation for client in clients]),
         )
 
     def with_data(self, **changes: Any) -> Federation:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedskew.data.federation import Indices
 from fedskew.engine.batches import Schedule, schedule
-from fedskew.engine.graph import CompiledStep
+from fedskew.engine.graph import CompiledStep, Run, leaves
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
 
@@ -30,7 +30,8 @@ Result = TypeVar("Result")
 class Work:
     """One client's share of a cohort: where it starts, what it holds, what its parts may read.
 
-    ``seed`` keys its random streams; ``sample_weight``, where given, weighs its rows one by one.
+    ``key`` is what its random streams are keyed by; ``sample_weight``, where given, weighs its
+    rows one by one; ``steps_before`` counts the steps of earlier rounds.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Work:
     context: dict[str, Tree] = field(default_factory=dict)
     sample_weight: Tensor | None = None
     key: tuple[str | int, ...] = ()
+    steps_before: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,15 @@ class Trained:
 
 @dataclass(frozen=True)
 class Training:
-    """How a cohort trains: the compiled step and all that is the same for every client."""
+    """How a cohort trains: the compiled step and all that is the same for every client.
+
+    The step takes trained tensors, fixed ones, the clients' context and a batch, and returns the
+    gradients in the order of the trained tensors, the loss, and the buffers in their order.
+    """
 
     step: CompiledStep
     trained: frozenset[str]
+    buffers: tuple[str, ...]
     optimiser: Optimiser
     batch_size: int
     epochs: int
@@ -66,6 +73,8 @@ class Training:
     y: Tensor
     environment: Tensor | None = None
     environments: int = 0
+    counts_steps: bool = False
+    drops: bool = False
 
 
 def train(works: Sequence[Work], training: Training) -> list[Trained | Exception]:
@@ -115,6 +124,7 @@ def _train_chunk(
     losses = torch.zeros(len(works))
     stack = active = len(works)
     batches = _Batches(works, plans, training)
+    run: Run | None = None
     with torch.no_grad():
         for step in range(plans[0].steps):
             while plans[active - 1].steps <= step:
@@ -127,11 +137,16 @@ def _train_chunk(
                 trained = dict(zip(names, moments.parameters, strict=True))
                 fixed = {n: t[:stack] for n, t in fixed.items()}
                 context = _narrowed(context, stack)
+                run = None
             batch = batches.at(step, stack)
-            gradients, loss, buffers = training.step(trained, fixed, batch, context)
-            losses[:stack] += loss
-            moments.step([gradients[name] for name in names])
-            fixed.update(buffers)
+            if run is None or training.buffers:
+                still = leaves(trained, fixed, context)
+            if run is None or not training.pads:
+                run = training.step.ready(trained, fixed, context, batch)
+            outputs = run(*still, *leaves(batch))
+            moments.step(list(outputs[: len(names)]))
+            losses[:stack] += outputs[len(names)]
+            fixed.update(zip(training.buffers, outputs[len(names) + 1 :], strict=True))
         for i in range(active):
             results[i] = _finish(trained, fixed, losses, plans, i)
     return [result for result in results if result is not None]
@@ -171,6 +186,10 @@ class _Batches:
             ]  # fmt: skip
             at = [weight[plan.positions] for weight, plan in zip(weights, plans, strict=True)]
             self._weight = _pad(at, steps) * self._mask
+        if training.drops:
+            keys = [stream(0, "dropout", *w.key).integers(2**62, size=steps) for w in works]
+            self._keys = torch.from_numpy(np.stack(keys))
+        self._before = torch.tensor([float(work.steps_before) for work in works])
         width = self._rows.shape[2]
         pairs = list(zip(works, plans, strict=True))
         self._noise = {
@@ -193,6 +212,10 @@ class _Batches:
             "weight": self._weight[here],
             "noise": {kind: draws[here] for kind, draws in self._noise.items()},
         }
+        if self._training.drops:
+            batch["key"] = self._keys[:stack, step]
+        if self._training.counts_steps:
+            batch["step"] = self._before[:stack] + step
         if self._training.environments:
             environment = self._training.environment
             assert environment is not None

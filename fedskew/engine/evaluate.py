@@ -28,11 +28,28 @@ class Question:
     key: tuple[str | int, ...]
 
 
+class EvaluationModules:
+    """A model in evaluation mode, a copy for each thread.
+
+    ``functional_call`` swaps a module's tensors in place: two threads cannot share one.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._local = threading.local()
+
+    def here(self) -> nn.Module:
+        if not hasattr(self._local, "module"):
+            self._local.module = copy.deepcopy(self._module).eval()
+        module: nn.Module = self._local.module
+        return module
+
+
 @dataclass(frozen=True)
 class Scoring:
     """How to score: ``score(module, tensors, batch)`` gives one value a sample and metric."""
 
-    module: nn.Module
+    modules: EvaluationModules
     score: Callable[[nn.Module, Tensors, dict[str, Tensor | Tensors]], Tensors]
     noise: Callable[[int], dict[str, tuple[int, ...]]]
     x: Tensor
@@ -47,20 +64,17 @@ def evaluate(questions: Sequence[Question], scoring: Scoring) -> list[Scores]:
     the model looks at its batch (statistics without running averages) and would see a mixture.
     """
     groups: list[list[int]] = []
-    mixes = not uses_batch_statistics(scoring.module)
+    mixes = not uses_batch_statistics(scoring.modules.here())
     for i, question in enumerate(questions):
         together = groups and questions[groups[-1][0]].tensors is question.tensors
         if together and mixes and sum(len(questions[j].rows) for j in groups[-1]) < 8192:
             groups[-1].append(i)
         else:
             groups.append([i])
-    local = threading.local()
 
     def answer(group: list[int]) -> list[Scores]:
-        # functional_call swaps a module's tensors in place, so every thread has its own module.
-        if not hasattr(local, "module"):
-            local.module = copy.deepcopy(scoring.module).eval()
-        values = _values(local.module, [questions[i] for i in group], scoring)
+        module = scoring.modules.here()
+        values = _values(module, [questions[i] for i in group], scoring)
         ends = np.cumsum([len(questions[i].rows) for i in group])
         starts = [0, *ends[:-1].tolist()]
         return [

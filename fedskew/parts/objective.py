@@ -21,7 +21,8 @@ class Batch:
 
     ``mask`` is 1 for a real sample and 0 for padding; ``weight`` is the sample's importance,
     already 0 for padding. Divide by ``mask.sum()``: weights then scale losses, not step sizes.
-    ``noise`` holds the standard normal draws the objective asked for.
+    ``noise`` holds the standard normal draws the objective asked for; ``step`` counts the
+    client's steps over all rounds, for an objective that ``counts_steps``.
     """
 
     x: Tensor
@@ -30,6 +31,7 @@ class Batch:
     weight: Tensor
     noise: Tensors = field(default_factory=dict)
     environment: Tensor | None = None
+    step: Tensor | None = None
 
     def mean(self, values: Tensor) -> Tensor:
         """The weighted mean of one value a sample; padding counts for nothing."""
@@ -68,6 +70,9 @@ class Objective:
 
     environments: int = 0
     """How many environments each step draws a batch from; 0 for one ordinary batch."""
+
+    counts_steps: bool = False
+    """Whether batches must say how many steps the client has made (annealed penalties)."""
 
     def noise(self, samples: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the standard normal draws wanted for a batch of ``samples``."""

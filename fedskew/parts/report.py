@@ -94,12 +94,13 @@ class LocalLength(Report):
 def accumulated_length(steps: int, optimiser: Optimiser, mu: float = 0.0) -> float:
     """|a_k|₁ by unrolling the client's own steps: momentum repeats gradients, a pull shrinks them.
 
+    The pull is part of the gradient, so momentum repeats it too.
+
     >>> accumulated_length(3, Optimiser(lr=0.1)), accumulated_length(2, Optimiser(momentum=0.5))
     (3.0, 2.5)
     """
-    kept = 1.0 - optimiser.lr * mu
     length = velocity = 0.0
     for _ in range(steps):
-        velocity = optimiser.momentum * velocity + 1.0
-        length = kept * length + velocity
+        velocity = optimiser.momentum * velocity + 1.0 - optimiser.lr * mu * length
+        length += velocity
     return length

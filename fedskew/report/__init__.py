@@ -1,0 +1,1 @@
+"""What a finished run or comparison shows: tables for the terminal and files, and figures."""

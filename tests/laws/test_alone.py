@@ -12,11 +12,10 @@ from helpers import (
     assert_close,
     copied,
     every_method,
-    make_site,
+    method_site,
     needs_noise,
     run,
     toy_federation,
-    toy_model,
 )
 from torch.nn import functional as F
 
@@ -61,7 +60,8 @@ def plainly_trained(site: Site, client: str, rounds: int) -> Tensors:
                 chosen = torch.from_numpy(rows[positions[mask > 0]])
                 model.zero_grad()
                 logits = model(site.federation.x[chosen])
-                F.cross_entropy(logits, site.federation.y[chosen]).backward()
+                loss = F.cross_entropy(logits, site.federation.y[chosen])
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
     return copied(model.state_dict())
 
@@ -73,7 +73,8 @@ def test_one_client_alone_trains_as_plain_pytorch_does(name: str, kind: str) -> 
     if any((phase.objective or recipe.objective) != Erm() for phase in recipe.trains):
         pytest.skip("its objective is not the cross-entropy of the plain loop")
     settings = Settings(Optimiser("sgd", 0.1, momentum=0.5), epochs=2, batch_size=8)
-    alone = make_site(recipe, toy_federation((19,)), toy_model(kind), settings)
+    knobs = neutral(name) or None
+    alone = method_site(name, kind, knobs, federation=toy_federation((19,)), settings=settings)
     trainer = "pooled" if recipe.pools else "c0"
     result = run(alone, 2)
     assert_close(result.model_of(trainer), plainly_trained(alone, trainer, 2), 1e-5)
@@ -88,8 +89,8 @@ def test_identical_clients_end_where_one_of_them_would_alone(name: str) -> None:
     rows = one.clients[0].train
     many = one.with_data(clients=tuple(Client(f"twin{i}", rows) for i in range(3)))
     settings = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=48)
-    together = run(make_site(recipe, many, settings=settings))
-    alone = run(make_site(recipe, one, settings=settings))
+    together = run(method_site(name, federation=many, settings=settings))
+    alone = run(method_site(name, federation=one, settings=settings))
     assert_close(together.shared, alone.shared, 1e-5)
     for client in many.clients if not recipe.pools else ():
         assert_close(together.model_of(client.name), alone.model_of("c0"), 1e-5)

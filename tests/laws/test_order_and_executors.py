@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pytest
 from helpers import (
@@ -12,16 +11,14 @@ from helpers import (
     assert_close,
     assert_same_bits,
     every_method,
-    make_site,
+    method_site,
     run,
     standard_run,
     toy_federation,
-    toy_model,
 )
 
 from fedskew.client import Settings
 from fedskew.engine.optim import Optimiser
-from fedskew.recipe import find
 
 OPTIMISERS = {
     "sgd": Optimiser("sgd", 0.1),
@@ -35,26 +32,16 @@ OPTIMISERS = {
 def test_permuting_the_clients_permutes_the_result_and_nothing_else(name: str, kind: str) -> None:
     federation = toy_federation()
     shuffled = federation.with_data(clients=tuple(federation.clients[i] for i in (2, 0, 3, 1)))
-    permuted = run(make_site(find(name).recipe(), shuffled, toy_model(kind)))
+    permuted = run(method_site(name, kind, federation=shuffled))
     original = standard_run(name, kind)
     assert_same_bits(permuted.everything(), original.everything())
     assert permuted.scores == pytest.approx(original.scores, abs=1e-6)
 
 
 @cache
-def _compiled_steps(name: str) -> dict[Any, Any]:
-    return {}
-
-
-@cache
 def stacked_by(name: str, optimiser: str, chunk: int) -> Run:
     settings = Settings(OPTIMISERS[optimiser], epochs=2, batch_size=8)
-    module = toy_model()
-    steps = _compiled_steps(name)
-    site = make_site(
-        find(name).recipe(), None, module, settings, chunk=chunk, trainings=steps
-    )
-    return run(site, 2)
+    return run(method_site(name, settings=settings, chunk=chunk), 2)
 
 
 @every_method
@@ -73,5 +60,5 @@ def test_a_stack_of_clients_trains_as_one_client_a_thread_does(
 
 @every_method
 def test_batch_norm_trains_the_same_whatever_the_chunk_asked_for(name: str) -> None:
-    wide = run(make_site(find(name).recipe(), module=toy_model("batch-norm"), chunk=4))
+    wide = run(method_site(name, "batch-norm", chunk=4))
     assert_same_bits(wide.everything(), standard_run(name, "batch-norm").everything())

@@ -6,16 +6,20 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
-from helpers import Tensors, every_method, make_site, run, toy_model
+from helpers import OpenBackend, Tensors, every_method, method_site, run
 
-from fedskew.backends.local import LocalBackend
-from fedskew.client import PERSONAL, SHARED, Outcome, Scored, ScoreTask, TrainTask
-from fedskew.recipe import find
-from fedskew.server import ServerState
+from fedskew.client import PERSONAL, SHARED, Outcome, Scored, ScoreTask, Site, TrainTask
+from fedskew.parts.aggregate import ServerState
 
 
-class Wiretap(LocalBackend):
+class Wiretap(OpenBackend):
     """Copies all that crosses between server and clients, and every private tensor ever held."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.crossed: list[tuple[str, Tensors]] = []
+        self.updates: list[Tensors] = []
+        self.secrets: list[Tensors] = []
 
     def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
         outcomes = super().train(tasks)
@@ -30,17 +34,12 @@ class Wiretap(LocalBackend):
             for group, tensors in outcome.update.reports.items():
                 self.crossed.append((f"{group} of {outcome.client}", tensors))
             for group in (SHARED, PERSONAL):
-                self.private.append(outcome.keeps.get(group, {}))
+                self.secrets.append(outcome.keeps.get(group, {}))
         return outcomes
 
     def score(self, tasks: Sequence[ScoreTask]) -> list[Scored]:
         self.crossed.extend((f"sent to {task.client} for scoring", task.sent) for task in tasks)
         return super().score(tasks)
-
-    def __post_init__(self) -> None:
-        self.crossed: list[tuple[str, Tensors]] = []
-        self.updates: list[Tensors] = []
-        self.private: list[Tensors] = []
 
 
 def state_tensors(state: ServerState) -> Iterator[tuple[str, Tensors]]:
@@ -54,9 +53,8 @@ def state_tensors(state: ServerState) -> Iterator[tuple[str, Tensors]]:
 @every_method
 @pytest.mark.parametrize("kind", ["mlp", "batch-norm"])
 def test_private_parameters_never_leave_their_client(name: str, kind: str) -> None:
-    site = make_site(find(name).recipe(), module=toy_model(kind))
+    site = method_site(name, kind)
     wiretap = Wiretap(site)
-    wiretap.__post_init__()
     result = run(site, 3, wiretap)
     for progress in result.journal.states:
         wiretap.crossed.extend(state_tensors(progress.state))
@@ -67,7 +65,7 @@ def test_private_parameters_never_leave_their_client(name: str, kind: str) -> No
     for where, tensors in wiretap.crossed:
         assert not (tensors.keys() & entries) - site.shared, where
 
-    secrets = [t for held in wiretap.private for t in held.values() if t.is_floating_point()]
+    secrets = [t for held in wiretap.secrets for t in held.values() if t.is_floating_point()]
     for where, tensors in wiretap.crossed:
         for entry, tensor in tensors.items():
             assert not any(torch.equal(tensor, secret) for secret in secrets), f"{entry} {where}"
@@ -75,9 +73,8 @@ def test_private_parameters_never_leave_their_client(name: str, kind: str) -> No
 
 def test_the_wiretap_would_hear_a_leak() -> None:
     """FedBN keeps five entries at each client, so there is something to leak."""
-    site = make_site(find("fedbn").recipe(), module=toy_model("batch-norm"))
+    site = method_site("fedbn", "batch-norm")
     wiretap = Wiretap(site)
-    wiretap.__post_init__()
     run(site, 1, wiretap)
-    held = [private for private in wiretap.private if private]
-    assert [len(private) for private in held] == [5, 5, 5, 5]
+    held = [secrets for secrets in wiretap.secrets if secrets]
+    assert [len(secrets) for secrets in held] == [5, 5, 5, 5]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from helpers import (
     Run,
     assert_close,
     copied,
-    make_site,
+    method_site,
     run,
     standard_run,
     toy_federation,
@@ -31,7 +32,7 @@ REDUCTIONS = [
 
 
 def finished(name: str, knobs: dict[str, Any], settings: Settings | None = None) -> Run:
-    return run(make_site(find(name).recipe(**knobs), settings=settings))
+    return run(method_site(name, knobs=knobs, settings=settings))
 
 
 def assert_same_scores(ours: Run, theirs: Run) -> None:
@@ -64,8 +65,8 @@ def test_fedprox_with_a_pull_is_not_fedavg() -> None:
 
 def test_fednova_with_equal_sizes_and_steps_is_fedavg() -> None:
     equal = toy_federation((16, 16, 16))
-    nova = run(make_site(find("fednova").recipe(), equal))
-    average = run(make_site(find("fedavg").recipe(), equal))
+    nova = run(method_site("fednova", federation=equal))
+    average = run(method_site("fedavg", federation=equal))
     assert_close(nova.shared, average.shared, 1e-6)
     assert_same_scores(nova, average)
 
@@ -83,14 +84,14 @@ def test_fednova_with_equal_steps_and_any_sizes_is_fedavg(momentum: float) -> No
 
 
 def test_the_first_round_of_scaffold_is_the_uniform_mean() -> None:
-    scaffold = run(make_site(find("scaffold").recipe()), 1)
-    uniform = run(make_site(find("fedavg").recipe(weights="uniform")), 1)
+    scaffold = run(method_site("scaffold"), 1)
+    uniform = run(method_site("fedavg", knobs={"weights": "uniform"}), 1)
     assert_close(scaffold.shared, uniform.shared, 1e-6)
 
 
 def test_the_second_round_of_scaffold_is_not_the_uniform_mean() -> None:
-    scaffold = run(make_site(find("scaffold").recipe()), 2)
-    uniform = run(make_site(find("fedavg").recipe(weights="uniform")), 2)
+    scaffold = run(method_site("scaffold"), 2)
+    uniform = run(method_site("fedavg", knobs={"weights": "uniform"}), 2)
     assert (scaffold.shared["head.weight"] - uniform.shared["head.weight"]).abs().max() > 1e-4
 
 
@@ -99,7 +100,7 @@ def test_scaffold_keeps_the_server_variate_at_the_mean_of_the_clients() -> None:
     scaffold = standard_run("scaffold")
     names = [client.name for client in scaffold.site.federation.clients]
     own = [scaffold.backend.private_of(name)["own_control"] for name in names]
-    mean = {n: sum(c[n] for c in own) / len(own) for n in own[0]}
+    mean = {n: torch.stack([c[n] for c in own]).mean(dim=0) for n in own[0]}
     assert_close(scaffold.progress.state.memory["control"], mean, 1e-5)
 
 
@@ -138,8 +139,8 @@ def test_the_global_model_of_ditto_is_that_of_fedavg() -> None:
 
 def test_a_server_learning_rate_of_one_half_goes_half_the_way() -> None:
     start = copied(toy_model().state_dict())
-    whole = run(make_site(find("fedavg").recipe()), 1)
-    half = run(make_site(find("fedavg").recipe(server_lr=0.5)), 1)
+    whole = run(method_site("fedavg"), 1)
+    half = run(method_site("fedavg", knobs={"server_lr": 0.5}), 1)
     expected = {n: (start[n] + t) / 2 for n, t in whole.shared.items()}
     assert_close(half.shared, expected, 1e-6)
 
@@ -149,5 +150,5 @@ def test_central_on_full_batches_is_one_client_that_holds_everything() -> None:
     central = finished("central", {}, settings)
     federation = toy_federation()
     alone = federation.with_data(clients=(federation.pooled(),))
-    fedavg = run(make_site(find("fedavg").recipe(), alone, settings=settings))
+    fedavg = run(method_site("fedavg", federation=alone, settings=settings))
     assert_close(central.shared, fedavg.shared, 1e-6)

@@ -10,10 +10,12 @@ import pytest
 import torch
 from helpers import (
     ListJournal,
+    OpenBackend,
     Run,
     assert_same_bits,
     every_method,
     make_site,
+    method_site,
     run,
     scores_of,
     standard_run,
@@ -21,8 +23,6 @@ from helpers import (
 )
 
 from fedskew.backends import Backend
-from fedskew.backends.local import LocalBackend
-from fedskew.client import Site
 from fedskew.recipe import find
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate
@@ -35,7 +35,7 @@ both_kinds = pytest.mark.parametrize("kind", ["mlp", "batch-norm"])
 @both_kinds
 def test_the_same_seed_gives_the_same_bits(name: str, kind: str) -> None:
     first = standard_run(name, kind)
-    again = run(make_site(find(name).recipe(), module=toy_model(kind)))
+    again = run(method_site(name, kind))
     assert_same_bits(again.everything(), first.everything())
     assert again.journal.rows == first.journal.rows
     assert again.journal.records == first.journal.records
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_bits(name: str, kind: str) -> None:
 
 @every_method
 def test_another_seed_gives_other_bits(name: str) -> None:
-    first, other = standard_run(name), run(make_site(find(name).recipe(), seed=1))
+    first, other = standard_run(name), run(method_site(name, seed=1))
     ours, theirs = first.everything(), other.everything()
     assert ours.keys() == theirs.keys()
     assert any(not torch.equal(ours[n], theirs[n]) for n in ours)
@@ -93,10 +93,6 @@ class DiskJournal(ListJournal):
         return after
 
 
-def fresh_site(name: str, kind: str) -> Site:
-    return make_site(find(name).recipe(), module=toy_model(kind))
-
-
 @every_method
 @both_kinds
 def test_a_killed_run_resumes_to_the_bits_of_an_uninterrupted_one(
@@ -104,13 +100,14 @@ def test_a_killed_run_resumes_to_the_bits_of_an_uninterrupted_one(
 ) -> None:
     """Killed after round 3 was trained but before it was committed: round 3 is done again."""
     journal = DiskJournal(tmp_path, killed_in=3)
-    site = fresh_site(name, kind)
+    site = method_site(name, kind)
     with pytest.raises(Killed):
-        federate(site, LocalBackend(site, tmp_path), Rounds(3), journal)
+        federate(site, OpenBackend(site, tmp_path), Rounds(3), journal)
     assert [record.round for record in journal.records] == [1, 2]
 
-    site = fresh_site(name, kind)
-    resumed = Run(site, LocalBackend(site, tmp_path), journal.reopened())
+    # A new process compiles its steps anew.
+    site = make_site(find(name).recipe(), module=toy_model(kind))
+    resumed = Run(site, OpenBackend(site, tmp_path), journal.reopened())
     resumed.backend.restore(journal.kept)
     resumed.progress = federate(site, resumed.backend, Rounds(3), resumed.journal)
 

@@ -1,0 +1,37 @@
+# `make demo` and `make test` do all the set-up by themselves; see README.md.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test bench format clean
+
+demo: .stamps/core  ## compare a few methods on label-skewed digits
+	$(BIN)/fedskew compare fedavg fedprox scaffold ditto --config digits --seeds 3 --out results/demo
+
+test: .stamps/dev  ## lint, types, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
+bench: .stamps/dev  ## speed against plain PyTorch, pfl and Flower, and against the machine
+	$(BIN)/python -m benchmarks.run --out results/bench
+
+format: .stamps/dev
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .bench-venv .stamps build dist results
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# torch first and pinned: left to the resolver it would bring gigabytes of GPU libraries along.
+.stamps/core: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP_INSTALL) "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	$(PIP_INSTALL) -e .
+	@mkdir -p .stamps && touch $@
+
+.stamps/dev: .stamps/core
+	$(PIP_INSTALL) -e ".[dev]"
+	@mkdir -p .stamps && touch $@

@@ -1,0 +1,301 @@
+"""Several methods on the same federations, side by side, ending in one leaderboard."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedskew.config import Config, Named, apply_overrides, make_config
+from fedskew.data.federation import Federation
+from fedskew.errors import ConfigError, RunError
+from fedskew.experiment import Run, make_federation, resolve, run
+from fedskew.folder import RunFolder
+from fedskew.recipe import find
+from fedskew.report.figures import draw_comparison
+from fedskew.report.leaderboard import Spread, Standing, to_csv, to_markdown, to_text
+from fedskew.score import Row
+from fedskew.server import Progress, RoundRecord
+from fedskew.store import disk_error, write_atomically
+
+REFERENCES = ("local", "central")
+"""No federation, and all data in one place: what any method must be held against."""
+
+
+class Observer(Protocol):
+    """Somebody who wants to know how far a comparison is."""
+
+    def begin(self, config: Config, position: int, total: int) -> None: ...
+
+    def __call__(self, progress: Progress, record: RoundRecord, rows: Sequence[Row]) -> None: ...
+
+    def end(self, run: Run, repeated: bool) -> None: ...
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison: who stands where, and the folder with tables, figures and runs."""
+
+    path: Path
+    metric: str
+    higher_is_better: bool
+    seeds: tuple[int, ...]
+    leaderboard: tuple[Standing, ...]
+    remarks: tuple[str, ...] = field(default=())
+
+    def to_markdown(self) -> str:
+        """The leaderboard as a Markdown table with its remarks."""
+        return to_markdown(self.leaderboard, self.metric, self.caption, self.remarks)
+
+    def to_csv(self) -> str:
+        """The leaderboard with one number a cell, for further work."""
+        return to_csv(self.leaderboard, self.metric)
+
+    @property
+    def caption(self) -> str:
+        """What the numbers are, in one sentence."""
+        over = f", ± standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
+        return (
+            f"Test {self.metric} per client at the round with the best validation score{over}; "
+            "every client counts the same."
+        )
+
+    def __str__(self) -> str:
+        table = to_text(self.leaderboard, self.metric)
+        return "\n".join([table, "", self.caption, *self.remarks])
+
+
+def compare(
+    methods: Iterable[str | Mapping[str, Any]],
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    seeds: int = 1,
+    out: str | Path = "results",
+    data_dir: str | Path | None = None,
+    references: bool = True,
+    watch: Observer | None = None,
+) -> Comparison:
+    """Run methods on the same federations and rank them.
+
+    A method is a name, ``"fedprox:mu=0.1"``, or ``{"name": "fedprox", "mu": 0.1}``; it takes the
+    place of the config's own. ``seeds`` runs each with the config's seed and those that follow;
+    the split follows the seed unless the config fixes it. ``local`` and ``central`` come along
+    unless ``references`` is false. Finished runs in ``out`` are not run again.
+
+    >>> import tempfile
+    >>> quick = {"model": "logistic", "train": {"rounds": 2}}
+    >>> table = compare(["fedavg"], quick, out=tempfile.mkdtemp())
+    >>> sorted(row.method for row in table.leaderboard)
+    ['central', 'fedavg', 'local']
+    """
+    base = config if isinstance(config, Config) else make_config(config or {})
+    if seeds < 1:
+        raise ConfigError(f"seeds must be at least 1, not {seeds}.")
+    chosen = _chosen(methods, references)
+    numbers = tuple(range(base.seed, base.seed + seeds))
+    folder = Path(out)
+    runs = _run_all(base, chosen, numbers, folder, data_dir, watch)
+    comparison = _ranked(folder, runs, numbers)
+    _write(comparison)
+    return comparison
+
+
+def parse_method(text: str) -> Named:
+    """A method as the command line names it.
+
+    >>> parse_method("fedprox:mu=0.1,weights=uniform").knobs
+    {'mu': 0.1, 'weights': 'uniform'}
+    """
+    name, colon, knobs = text.partition(":")
+    # A comma inside a list is not followed by another setting's name and equals sign.
+    settings = re.split(r",(?=\s*\w+\s*=)", knobs) if knobs else []
+    if colon and not settings:
+        raise ConfigError(f"method {text!r} wants settings after the colon, like 'fedprox:mu=0.1'.")
+    for setting in settings:
+        if "=" not in setting:
+            raise ConfigError(f"method {text!r} wants name=value, not {setting!r}.")
+    return Named(**{**apply_overrides({}, settings), "name": name.strip()})
+
+
+def label(method: Named) -> str:
+    """A method with those of its settings that are not the default.
+
+    >>> label(Named(name="fedprox", mu=0.1, weights="size"))
+    'fedprox (mu=0.1)'
+    """
+    defaults = find(method.name).defaults
+    changed = [f"{k}={v}" for k, v in sorted(method.knobs.items()) if defaults.get(k) != v]
+    return f"{method.name} ({', '.join(changed)})" if changed else method.name
+
+
+def _chosen(methods: Iterable[str | Mapping[str, Any]], references: bool) -> list[Named]:
+    """Each method once, its settings checked before anything runs."""
+    if isinstance(methods, str):
+        methods = [methods]
+    given = [parse_method(m) if isinstance(m, str) else Named(**m) for m in methods]
+    if not given:
+        raise ConfigError("compare needs at least one method.")
+    if references:
+        given += [Named(name=name) for name in REFERENCES]
+    chosen: dict[str, Named] = {}
+    for method in given:
+        find(method.name).recipe(**method.knobs)
+        chosen.setdefault(label(method), method)
+    return list(chosen.values())
+
+
+def _run_all(
+    base: Config,
+    methods: Sequence[Named],
+    seeds: Sequence[int],
+    out: Path,
+    data_dir: str | Path | None,
+    watch: Observer | None,
+) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {label(method): [] for method in methods}
+    total, position = len(methods) * len(seeds), 0
+    directory = None if data_dir is None else Path(data_dir)
+    configs = {
+        seed: [resolve(base.model_copy(update={"method": m, "seed": seed})) for m in methods]
+        for seed in seeds
+    }
+    for seed in seeds:
+        federation: Federation | None = None
+        for method, config in zip(methods, configs[seed], strict=True):
+            position += 1
+            finished = RunFolder.of(config, out / "runs").is_finished
+            if not finished and federation is None:
+                federation = make_federation(config, directory)
+            if watch:
+                watch.begin(config, position, total)
+            done = run(
+                config, out=out / "runs", data_dir=directory, watch=watch, federation=federation
+            )
+            if watch:
+                watch.end(done, finished)
+            runs[label(method)].append(done)
+    return runs
+
+
+def _ranked(out: Path, runs: Mapping[str, Sequence[Run]], seeds: tuple[int, ...]) -> Comparison:
+    results = {name: [one.result for one in group] for name, group in runs.items()}
+    metric, higher = _common_metric(results)
+    standings = [
+        _standing(name, results[name], metric, tuple(r.path for r in group))
+        for name, group in runs.items()
+    ]
+
+    def rank(standing: Standing) -> tuple[bool, float]:
+        mean = standing.score.mean
+        return math.isnan(mean), -mean if higher else mean
+
+    ordered = tuple(sorted(standings, key=rank))
+    return Comparison(out, metric, higher, seeds, ordered, _remarks(ordered, results))
+
+
+def _common_metric(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[str, bool]:
+    """The metric all methods can be ranked by: their main one, or else accuracy."""
+    mains = {
+        (r["primary_metric"], r["higher_is_better"]) for group in results.values() for r in group
+    }
+    if len(mains) == 1:
+        return mains.pop()
+    for name, group in results.items():
+        if not all(any(s["metric"] == "accuracy" for s in r["scores"]) for r in group):
+            raise RunError(
+                f"method {name!r} has no accuracy, so it cannot stand beside the others."
+            )
+    return "accuracy", True
+
+
+def _standing(
+    name: str, results: Sequence[Mapping[str, Any]], metric: str, runs: tuple[Path, ...]
+) -> Standing:
+    method, model = results[0]["method"], results[0]["primary_model"]
+
+    def spread(what: str = "mean", **where: str) -> Spread | None:
+        found = [_score(result, metric, **{"model": model, **where}) for result in results]
+        values = [score[what] for score in found if score is not None]
+        return _spread(values) if values else None
+
+    pools = find(method).recipe().pools
+    nothing = Spread(math.nan)
+    return Standing(
+        method=name,
+        reference=method in REFERENCES,
+        model=model,
+        score=spread() or nothing,
+        last=spread(at="last") or nothing,
+        worst=spread("worst") or nothing,
+        bottom_decile=spread("bottom_decile") or nothing,
+        adapted=spread(adapted="any"),
+        central=spread(model="global", on="central"),
+        unseen=spread(on="unseen"),
+        megabytes=None
+        if pools
+        else _mean(r["bytes"]["up"] + r["bytes"]["down"] for r in results) / 1e6,
+        seconds=_mean(r["seconds"] for r in results),
+        runs=runs,
+    )
+
+
+def _score(
+    result: Mapping[str, Any],
+    metric: str,
+    *,
+    model: str,
+    at: str = "selected",
+    on: str = "seen",
+    adapted: str = "none",
+) -> Mapping[str, Any] | None:
+    wanted = {"at": at, "model": model, "on": on, "split": "test", "metric": metric}
+    for score in result["scores"]:
+        plain = score["adapted"] == "none"
+        if plain == (adapted == "none") and all(score[k] == v for k, v in wanted.items()):
+            return dict(score)
+    return None
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(_mean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean(list(values))
+
+
+def _remarks(
+    ordered: Sequence[Standing], results: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> tuple[str, ...]:
+    remarks = []
+    best = next((s for s in ordered if s.method != "central"), None)
+    if best and best.method == "local" and any(not s.reference for s in ordered):
+        remarks.append(
+            f"No method beat local training ({best.score.mean:.3f}): with data this skewed, "
+            "clients did best on their own."
+        )
+    for standing in ordered:
+        dropped = sum(int(result["failures"]) for result in results[standing.method])
+        if dropped:
+            where = standing.runs[0]
+            remarks.append(
+                f"{standing.method}: {dropped} client updates were unusable and left out; "
+                f"`fedskew show {where}` says why."
+            )
+    return tuple(remarks)
+
+
+def _write(comparison: Comparison) -> None:
+    folder = comparison.path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(folder, error) from error
+    write_atomically(folder / "leaderboard.csv", comparison.to_csv().encode())
+    write_atomically(folder / "leaderboard.md", comparison.to_markdown().encode())
+    runs = {standing.method: standing.runs for standing in comparison.leaderboard}
+    draw_comparison(folder, runs, comparison.metric)

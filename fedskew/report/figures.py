@@ -1,0 +1,207 @@
+"""Figures of a run and of a comparison: each a PNG, with the numbers it shows as CSV beside it.
+
+The CSV files are made first, from the run folder, and every picture is drawn from one of them:
+what a reader sees is what a reader can load.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedskew.data.federation import Federation
+from fedskew.folder import RunFolder
+from fedskew.score import Row
+from fedskew.store import disk_error, read_json, write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAIN = "main"
+LAST = "partition"
+"""The figure of a run that is drawn last, and always: where it is, the others are."""
+Table = list[dict[str, Any]]
+
+
+def is_drawn(path: str | Path) -> bool:
+    """Whether a run has all of its figures: it may have been killed between them."""
+    return (Path(path) / "figures" / f"{LAST}.png").is_file()
+
+
+def draw_run(path: str | Path, federation: Federation) -> Path:
+    """Draw a finished run, unless that is done, and return the folder of its figures."""
+    folder = _folder(Path(path))
+    if is_drawn(path):
+        return folder
+    from fedskew.report import plots
+
+    result = read_json(Path(path) / "result.json")
+    model, metric = str(result["primary_model"]), str(result["primary_metric"])
+    selected, name = int(result["selected_round"]), str(result["method"])
+    curves = learning_table(Path(path), model, metric, bool(result["higher_is_better"]))
+    _save(folder, "learning", curves, lambda: plots.learning(curves, metric, selected, name))
+    scores = client_table(Path(path), model, metric, selected)
+    _save(folder, "clients", scores, lambda: plots.clients(scores, metric, selected, name))
+    counts = partition_table(federation)
+    title = f"{federation.name}: training samples of each class at each client"
+    _save(folder, LAST, counts, lambda: plots.partition(counts, title))
+    return folder
+
+
+def draw_comparison(
+    out: str | Path, runs: Mapping[str, Sequence[Path]], metric: str = "accuracy"
+) -> Path:
+    """Draw all methods of a comparison into one set of figures, best method first.
+
+    ``runs`` holds each method's run folders, one a seed.
+    """
+    from fedskew.report import plots
+
+    folder = _folder(Path(out))
+    curves = comparison_curves(runs, metric)
+    _save(folder, "learning", curves, lambda: plots.compared_learning(curves, metric))
+    spread = comparison_clients(runs, metric)
+    _save(folder, "clients", spread, lambda: plots.compared_clients(spread, metric))
+    first = next(iter(runs.values()))[0] / "figures"
+    for suffix in ("csv", "png"):
+        source = first / f"{LAST}.{suffix}"
+        if source.is_file():
+            write_atomically(folder / f"{LAST}.{suffix}", source.read_bytes())
+    return folder
+
+
+def learning_table(run: Path, model: str, metric: str, higher_is_better: bool) -> Table:
+    """Training loss and scores of every round of the main stage."""
+    rows = [r for r in _scored(run, model, metric) if r.on == "seen" and r.adapted == "none"]
+    values: dict[tuple[int, str], list[float]] = {}
+    for row in rows:
+        values.setdefault((row.round, row.split), []).append(row.value)
+    worst, best = (min, max) if higher_is_better else (max, min)
+    table: Table = []
+    for record in RunFolder(run).records():
+        if record.stage != MAIN:
+            continue
+        test = values.get((record.round, "test"))
+        validation = values.get((record.round, "validation"))
+        table.append(
+            {
+                "round": record.round,
+                "train_loss": record.train_loss,
+                "test_mean": statistics.fmean(test) if test else None,
+                "test_worst": worst(test) if test else None,
+                "test_best": best(test) if test else None,
+                "validation_mean": statistics.fmean(validation) if validation else None,
+            }
+        )
+    return table
+
+
+def client_table(run: Path, model: str, metric: str, round_number: int) -> Table:
+    """Every seen client's test score, before and after adaptation, lowest first."""
+    rows = [
+        r
+        for r in _scored(run, model, metric)
+        if r.on == "seen" and r.split == "test" and r.round == round_number
+    ]
+    adapted = {r.client: r.value for r in rows if r.adapted != "none"}
+    table: Table = [
+        {
+            "client": r.client,
+            "test_samples": r.n,
+            metric: r.value,
+            "adapted": adapted.get(r.client),
+        }
+        for r in rows
+        if r.adapted == "none"
+    ]
+    return sorted(table, key=lambda line: float(line[metric]))
+
+
+def partition_table(federation: Federation) -> Table:
+    """Training samples of each class at each client, unseen clients last."""
+    y = federation.y.numpy()
+    table: Table = []
+    for clients, seen in ((federation.clients, True), (federation.unseen, False)):
+        for client in clients:
+            counts = np.bincount(y[client.train], minlength=federation.classes)
+            named = zip(federation.class_names, counts.tolist(), strict=True)
+            table.append(
+                {
+                    "client": client.name,
+                    "seen": seen,
+                    **{f"class {name}": count for name, count in named},
+                }
+            )
+    return table
+
+
+def comparison_curves(runs: Mapping[str, Sequence[Path]], metric: str) -> Table:
+    """Per method and round: the mean over clients, then mean and deviation over seeds."""
+    table: Table = []
+    for method, paths in runs.items():
+        by_round: dict[int, list[float]] = {}
+        for path in paths:
+            values: dict[int, list[float]] = {}
+            for row in _tested(path, metric):
+                values.setdefault(row.round, []).append(row.value)
+            for number, scores in values.items():
+                by_round.setdefault(number, []).append(statistics.fmean(scores))
+        for number, means in sorted(by_round.items()):
+            deviation = statistics.stdev(means) if len(means) > 1 else None
+            mean = statistics.fmean(means)
+            table.append({"method": method, "round": number, "mean": mean, "std": deviation})
+    return table
+
+
+def comparison_clients(runs: Mapping[str, Sequence[Path]], metric: str) -> Table:
+    """Every client's test score under every method and seed, at the selected round."""
+    table: Table = []
+    for method, paths in runs.items():
+        for path in paths:
+            result = read_json(path / "result.json")
+            table += [
+                {"method": method, "seed": result["seed"], "client": r.client, metric: r.value}
+                for r in _tested(path, metric)
+                if r.round == result["selected_round"]
+            ]
+    return table
+
+
+def _tested(run: Path, metric: str) -> list[Row]:
+    model = read_json(run / "result.json")["primary_model"]
+    rows = _scored(run, model, metric)
+    return [r for r in rows if r.on == "seen" and r.split == "test" and r.adapted == "none"]
+
+
+def _scored(run: Path, model: str, metric: str) -> list[Row]:
+    rows = RunFolder(run).rows()
+    return [r for r in rows if r.stage == MAIN and r.model == model and r.metric == metric]
+
+
+def _folder(parent: Path) -> Path:
+    folder = parent / "figures"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(folder, error) from error
+    return folder
+
+
+def _save(folder: Path, name: str, table: Table, draw: Callable[[], Figure]) -> None:
+    """The numbers first: a picture without them must not exist."""
+    if not table:
+        return
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    write_atomically(folder / f"{name}.csv", text.getvalue().encode())
+    picture = io.BytesIO()
+    draw().savefig(picture, format="png", dpi=150)
+    write_atomically(folder / f"{name}.png", picture.getvalue())

@@ -1,0 +1,110 @@
+"""What a run looks like in a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from fedskew.experiment import Run
+from fedskew.folder import RunFolder
+from fedskew.progress import clock, stretches
+from fedskew.server import RoundRecord
+
+MOST_FAILURES = 10
+SPREAD = {"mean": "mean", "std": "std", "worst client": "worst", "bottom decile": "bottom_decile"}
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table without frames, whose first column never breaks."""
+    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for position, title in enumerate(header):
+        result.add_column(title, no_wrap=position == 0, overflow="fold")
+    for row in rows:
+        result.add_row(*(cell.replace("[", "\\[") for cell in row))
+    return result
+
+
+def run_summary(run: Run) -> str:
+    """Status, scores, traffic and everything that went wrong, as lines of text."""
+    folder = RunFolder(run.path)
+    records = folder.records()
+    config = run.config
+    facts = {
+        "run": str(run.path),
+        "method": f"{config.method.name} {_knobs(config.method.knobs)}".strip(),
+        "data": f"{config.federation.dataset}, seed {config.seed}",
+        "status": _status(run, folder, records),
+    }
+    if folder.is_finished:
+        result = run.result
+        model = result["model"]
+        facts |= {
+            "model": f"{model['name']} {_knobs(model['knobs'])}".strip(),
+            "executor": f"{result['plan']['executor']}: {result['plan']['reason']}",
+        }
+    facts |= {
+        "sent": f"{_megabytes(r.bytes_up for r in records)} up, "
+        f"{_megabytes(r.bytes_down for r in records)} down",
+        "time": f"{clock(folder.seconds())} ({folder.seconds():.1f} s)",
+    }
+    lines = [f"{name.ljust(8)}  {text}" for name, text in facts.items()]
+    if folder.is_finished:
+        lines += ["", *_scores(run.result)]
+    return "\n".join([*lines, *_troubles(records)])
+
+
+def _status(run: Run, folder: RunFolder, records: Sequence[RoundRecord]) -> str:
+    if folder.is_finished:
+        result = run.result
+        return f"finished after round {result['rounds']}, selected round {result['selected_round']}"
+    if not records:
+        return "no round complete yet; repeat its command to go on"
+    last, planned = records[-1], stretches(run.config)
+    stage = f" of stage {last.stage}" if len(planned) > 1 else ""
+    return (
+        f"round {last.round} of {planned[last.stage].rounds}{stage} complete; "
+        "repeat its command to go on"
+    )
+
+
+def _scores(result: Mapping[str, Any]) -> list[str]:
+    """Test scores as one line each: which model, on whom, adapted how, at which round."""
+    header = ["model", "on", "adapted", "round", "metric", *SPREAD]
+    lines: dict[tuple[Any, ...], list[str]] = {}
+    # "selected" before "last", and each round once where the two are the same.
+    for score in sorted(result["scores"], key=lambda s: str(s["at"]), reverse=True):
+        if score["split"] != "test" or score["metric"] != result["primary_metric"]:
+            continue
+        what = (score["model"], score["on"], score["adapted"], score["round"])
+        place = [*what[:3], f"{score['round']} ({score['at']})", score["metric"]]
+        alone = score["on"] == "central"
+        numbers = ["–" if alone and k != "mean" else f"{score[k]:.3f}" for k in SPREAD.values()]
+        lines.setdefault(what, [*place, *numbers])
+    rows = [header, *lines.values()]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _troubles(records: Sequence[RoundRecord]) -> list[str]:
+    notes = Counter(note for record in records for note in record.notes)
+    lines = [f"note: {note} ({count} rounds)" for note, count in notes.items()]
+    failures = [(r.round, client, why) for r in records for client, why in r.failures.items()]
+    lines += [f"failed: {c} in round {n}: {why}" for n, c, why in failures[:MOST_FAILURES]]
+    if len(failures) > MOST_FAILURES:
+        lines.append(f"... and {len(failures) - MOST_FAILURES} more in rounds.jsonl")
+    return ["", *lines] if lines else []
+
+
+def _knobs(knobs: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(knobs.items()))
+
+
+def _megabytes(counts: Any) -> str:
+    return f"{sum(counts) / 1e6:.1f} MB"

@@ -1,0 +1,162 @@
+"""Reproduce a suite: run what is missing, judge the claims, write one page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedskew.config import Config
+from fedskew.data.federation import Federation
+from fedskew.experiment import Run, make_federation, run
+from fedskew.folder import RunFolder
+from fedskew.score import Row
+from fedskew.server import Progress, RoundRecord
+from fedskew.store import write_atomically
+from fedskew.suites.figure import draw
+from fedskew.suites.format import Fallback, Suite, find_suite, load_suite, suites
+from fedskew.suites.grid import Cell, cells, missing_datasets
+from fedskew.suites.machine import provenance
+from fedskew.suites.measure import Measured
+from fedskew.suites.page import Reproduction, page
+from fedskew.suites.verdict import Verdict, judge
+
+__all__ = ["Reproduced", "Step", "find_suite", "load_suite", "reproduce", "suites"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a suite stands; told before, during and after every run."""
+
+    number: int
+    total: int
+    cell: Cell
+    state: Literal["skipped", "started", "round", "finished"]
+    round: int = 0
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        cell = self.cell
+        place = f"[{self.number}/{self.total}] {cell.setting} · {cell.arm} · seed {cell.seed}"
+        if self.state == "round":
+            return f"{place}: round {self.round} of {cell.config.train.rounds}"
+        took = f" in {self.seconds:.1f} s" if self.state == "finished" else ""
+        return f"{place}: {self.state}{took}"
+
+
+Report = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A finished suite: its page and its verdicts."""
+
+    page: Path
+    verdicts: tuple[Verdict, ...]
+
+
+def reproduce(
+    name: str,
+    scale: str = "smoke",
+    out: str | Path = "results",
+    data_dir: str | Path | None = None,
+    report: Report | None = None,
+) -> Reproduced:
+    """Run a suite at a scale, or what is left of it, and write ``<out>/<suite>-<scale>.md``.
+
+    Runs stand under ``<out>/runs`` and are never done twice: after an interruption the same call
+    goes on with the round it was in. ``name`` is a suite of the package or a path ending in
+    .toml.
+    """
+    suite = find_suite(name)
+    folder = Path(out)
+    directory = None if data_dir is None else Path(data_dir)
+    plan, fallback = _plan(suite, scale, directory)
+    started = time.monotonic()
+    results = {
+        (cell.setting, cell.arm, cell.seed): Measured(done)
+        for cell, done in _run_all(plan, folder / "runs", directory, report)
+    }
+    verdicts = tuple(judge(claim, results) for claim in suite.claims)
+    title = f"{suite.name}-{scale}"
+    figures = draw(suite, plan, results, folder / "figures" / title)
+    facts = Reproduction(
+        suite=suite,
+        scale=scale,
+        command=f"fedskew reproduce {Path(name).name} --scale {scale}",
+        plan=tuple(plan),
+        fallback=fallback,
+        results=results,
+        verdicts=verdicts,
+        figures={setting: path.relative_to(folder).as_posix() for setting, path in figures.items()},
+        provenance=provenance(),
+        wall_seconds=time.monotonic() - started,
+    )
+    path = folder / f"{title}.md"
+    write_atomically(path, page(facts).encode())
+    return Reproduced(path, verdicts)
+
+
+def _plan(suite: Suite, scale: str, data_dir: Path | None) -> tuple[list[Cell], Fallback | None]:
+    """The runs to do; on the scale's fallback data where its own are not there."""
+    plan = cells(suite, scale)
+    fallback = suite.scale(scale).fallback
+    if fallback is None or not missing_datasets(plan, data_dir):
+        return plan, None
+    return cells(suite, scale, fallback), fallback
+
+
+def _run_all(
+    plan: Sequence[Cell], runs: Path, data_dir: Path | None, report: Report | None
+) -> list[tuple[Cell, Run]]:
+    tell = report or (lambda step: None)
+    shelf = _Shelf(data_dir)
+    done = []
+    for number, cell in enumerate(plan, start=1):
+        folder = RunFolder.of(cell.config, runs)
+        if folder.is_finished:
+            tell(Step(number, len(plan), cell, "skipped"))
+            done.append((cell, Run(folder.path)))
+            continue
+        tell(Step(number, len(plan), cell, "started"))
+        started = time.monotonic()
+        finished = run(
+            cell.config,
+            out=runs,
+            federation=shelf.federation(cell.config),
+            watch=_rounds_of(cell, number, len(plan), tell),
+        )
+        seconds = time.monotonic() - started
+        tell(Step(number, len(plan), cell, "finished", finished.result["rounds"], seconds))
+        done.append((cell, finished))
+    return done
+
+
+def _rounds_of(
+    cell: Cell, number: int, total: int, tell: Report
+) -> Callable[[Progress, RoundRecord, Sequence[Row]], None]:
+    def watch(progress: Progress, record: RoundRecord, rows: Sequence[Row]) -> None:
+        tell(Step(number, total, cell, "round", progress.round))
+
+    return watch
+
+
+class _Shelf:
+    """The federation in use: arms follow each other on the same data, which are read once."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._data_dir = data_dir
+        self._key: tuple[str, int] | None = None
+        self._held: Federation | None = None
+
+    def federation(self, config: Config) -> Federation:
+        key = (config.federation.model_dump_json(), config.split_seed)
+        if self._held is None or key != self._key:
+            self._held = None  # lets go of the old images before the next are read
+            self._held = make_federation(config, self._data_dir)
+            self._key = key
+        return self._held

@@ -1,0 +1,90 @@
+"""One picture a setting: every arm with its interval, and its numbers as CSV beside it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fedskew.store import write_atomically
+from fedskew.suites.format import Suite
+from fedskew.suites.grid import Cell
+from fedskew.suites.measure import Interval, interval
+from fedskew.suites.verdict import Results
+
+COLOURS = {"method": "#1f6f8b", "control": "#c0792a", "reference": "#7a7a7a"}
+FIELDS = ("arm", "role", "seeds", "mean", "low", "high")
+
+
+def draw(suite: Suite, plan: Sequence[Cell], results: Results, folder: Path) -> dict[str, Path]:
+    """Write a PNG and a CSV for every setting; returns the pictures by setting."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = {}
+    for setting in dict.fromkeys(cell.setting for cell in plan):
+        arms = dict.fromkeys(cell.arm for cell in plan if cell.setting == setting)
+        spans = {arm: over_seeds(results, setting, arm) for arm in arms}
+        write_atomically(folder / f"{setting}.csv", _table(suite, spans))
+        curves = {arm: mean_curve(results, setting, arm) for arm in arms}
+        write_atomically(folder / f"{setting}-curves.csv", _curve_table(curves))
+        pictures[setting] = folder / f"{setting}.png"
+        write_atomically(pictures[setting], _picture(suite, setting, spans, curves))
+    return pictures
+
+
+def over_seeds(results: Results, setting: str, arm: str) -> Interval:
+    """The clients' mean score after the last round."""
+    found = [m.score("clients") for (s, a, _), m in results.items() if (s, a) == (setting, arm)]
+    return interval(found)
+
+
+def mean_curve(results: Results, setting: str, arm: str) -> dict[int, float]:
+    """The clients' mean score round by round, over the seeds."""
+    curves = [m.curve for (s, a, _), m in results.items() if (s, a) == (setting, arm)]
+    shared = set.intersection(*(set(curve) for curve in curves)) if curves else set()
+    return {n: sum(curve[n] for curve in curves) / len(curves) for n in sorted(shared)}
+
+
+def _csv(rows: Sequence[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _table(suite: Suite, spans: dict[str, Interval]) -> bytes:
+    rows = [
+        (arm, suite.arm(arm).role, s.n, s.mean, s.low, s.high) for arm, s in spans.items()
+    ]  # fmt: skip
+    return _csv([FIELDS, *rows])
+
+
+def _curve_table(curves: dict[str, dict[int, float]]) -> bytes:
+    rows = [(arm, number, value) for arm, c in curves.items() for number, value in c.items()]
+    return _csv([("arm", "round", "mean"), *rows])
+
+
+def _picture(
+    suite: Suite, setting: str, spans: dict[str, Interval], curves: dict[str, dict[int, float]]
+) -> bytes:
+    figure = Figure(figsize=(10, 1.4 + 0.32 * max(len(spans), 6)), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for place, (arm, span) in enumerate(spans.items()):
+        colour = COLOURS[suite.arm(arm).role]
+        half = span.half if span.n > 1 else 0.0
+        left.errorbar(span.mean, place, xerr=half, fmt="o", color=colour, capsize=3)
+    left.set_yticks(range(len(spans)), [suite.arm(arm).label for arm in spans])
+    left.invert_yaxis()
+    left.grid(axis="x", alpha=0.3)
+    left.set_xlabel("mean over clients, last round, 95 % interval over seeds")
+    for arm, curve in curves.items():
+        right.plot(list(curve), list(curve.values()), label=suite.arm(arm).label, lw=1.3)
+    right.set_xlabel("round")
+    right.set_ylabel("mean over clients")
+    right.grid(alpha=0.3)
+    right.legend(fontsize=6)
+    figure.suptitle(suite.setting(setting).label)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    return buffer.getvalue()

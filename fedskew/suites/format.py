@@ -1,0 +1,267 @@
+"""The suite file: settings x arms at three scales, published numbers, and claims as checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from fedskew.config import Choice, Named, read_toml
+from fedskew.errors import ConfigError, unknown
+
+Fragment = dict[str, Any]
+"""Part of a config, as nested tables."""
+
+ScoreName = Literal["clients", "worst", "fine-tuned", "central", "rounds", "swing"]
+SCALES = ("smoke", "desk", "paper")
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[list[str], BeforeValidator(_listed)]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any, info: ValidationInfo) -> Any:
+        for key in values if isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                raise ValueError(str(unknown("key", key, cls.model_fields)).removesuffix("."))
+        return values
+
+
+class Setting(Part):
+    """One way the data are divided; ``arms`` limits which arms run on it."""
+
+    name: str
+    label: str
+    config: Fragment = {}
+    arms: list[str] | None = None
+
+
+class Arm(Part):
+    """One contender: a method with its knobs, and whatever else differs for it."""
+
+    name: str
+    label: str
+    method: Choice
+    role: Literal["method", "control", "reference"] = "method"
+    config: Fragment = {}
+
+
+class Fallback(Part):
+    """What a scale runs where the datasets are not there; the page says that it did."""
+
+    config: Fragment
+    arms: list[str] | None = None
+
+
+class Scale(Part):
+    """How large the suite is run; ``by_setting`` and ``by_arm`` have the last word."""
+
+    seeds: Annotated[int, Field(ge=1)]
+    note: str = ""
+    config: Fragment = {}
+    settings: list[str] | None = None
+    arms: list[str] | None = None
+    by_setting: dict[str, Fragment] = {}
+    by_arm: dict[str, Fragment] = {}
+    fallback: Fallback | None = None
+
+
+class Number(Part):
+    """A number the source printed, and where."""
+
+    setting: str
+    arm: str
+    value: float
+    spread: float | None = None
+    where: str
+
+
+class Side(Part):
+    """One side of a comparison: ``arm``, or ``arm:score`` to look at another score of it."""
+
+    arm: str
+    score: ScoreName
+
+
+class Claim(Part):
+    """A sentence of a source, and the comparison it means.
+
+    ``kind`` "better" asks for a difference above ``margin``; "no-worse" for one above -margin.
+    ``control`` names arms that lack the method's idea: what they gain too, it does not explain.
+    """
+
+    name: str
+    says: str
+    source: str
+    better: str
+    than: Names
+    on: list[str]
+    control: Names = []
+    why: str = Field("", description="what the control would show")
+    score: ScoreName = "clients"
+    at: Literal["last", "selected"] = "last"
+    kind: Literal["better", "no-worse"] = "better"
+    margin: Annotated[float, Field(ge=0)] = 0.0
+    target: float | None = Field(None, description="what score 'rounds' has to reach")
+
+    @model_validator(mode="after")
+    def _check(self) -> Claim:
+        if (self.score == "rounds") != (self.target is not None):
+            raise ValueError("score 'rounds' and a target go together")
+        for reference in (self.better, *self.than, *self.control):
+            self.side(reference)
+        return self
+
+    def side(self, reference: str) -> Side:
+        """The arm and the score a reference means: "fedavg" or "fedavg:fine-tuned"."""
+        arm, colon, score = reference.partition(":")
+        if colon and score not in get_args(ScoreName):
+            raise ValueError(str(unknown("score", score, get_args(ScoreName))).removesuffix("."))
+        return Side.model_validate({"arm": arm, "score": score if colon else self.score})
+
+
+class Suite(Part):
+    """The experiments of one source."""
+
+    name: str
+    title: str
+    source: str
+    question: str
+    notes: list[str] = []
+    defaults: Fragment = {}
+    scales: dict[Literal["smoke", "desk", "paper"], Scale]
+    settings: Annotated[list[Setting], Field(min_length=1)]
+    arms: Annotated[list[Arm], Field(min_length=1)]
+    numbers: list[Number] = []
+    claims: list[Claim] = []
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Suite:
+        _unique("setting", [s.name for s in self.settings])
+        _unique("arm", [a.name for a in self.arms])
+        _unique("claim", [c.name for c in self.claims])
+        for where, kind, names in self._references():
+            known = [s.name for s in (self.settings if kind == "setting" else self.arms)]
+            for name in names:
+                if name not in known:
+                    error = unknown(kind, name, known)
+                    raise ValueError(f"{where}: {str(error).removesuffix('.')}")
+        return self
+
+    def _references(self) -> Iterable[tuple[str, str, Iterable[str]]]:
+        """Every place that names a setting or an arm: where, which kind, the names."""
+        for setting in self.settings:
+            yield f"setting {setting.name!r}", "arm", setting.arms or ()
+        for name, scale in self.scales.items():
+            where = f"scale {name!r}"
+            yield where, "setting", [*(scale.settings or ()), *scale.by_setting]
+            yield where, "arm", [*(scale.arms or ()), *scale.by_arm]
+            yield where, "arm", (scale.fallback and scale.fallback.arms) or ()
+        for number in self.numbers:
+            yield "numbers", "setting", [number.setting]
+            yield "numbers", "arm", [number.arm]
+        for claim in self.claims:
+            where = f"claim {claim.name!r}"
+            sides = [claim.better, *claim.than, *claim.control]
+            yield where, "setting", claim.on
+            yield where, "arm", [claim.side(reference).arm for reference in sides]
+
+    def setting(self, name: str) -> Setting:
+        return next(s for s in self.settings if s.name == name)
+
+    def arm(self, name: str) -> Arm:
+        return next(a for a in self.arms if a.name == name)
+
+    def scale(self, name: str) -> Scale:
+        for known, scale in self.scales.items():
+            if known == name:
+                return scale
+        raise unknown(f"scale of suite {self.name!r}", name, self.scales)
+
+
+def _unique(kind: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two {kind}s are called {name!r}")
+
+
+def parse_suite(values: Mapping[str, Any], name: str) -> Suite:
+    """A suite from plain nested values, with an error its author can act on."""
+    try:
+        return Suite.model_validate({**values, "name": name})
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        place = f"{path}: " if path else ""
+        raise ConfigError(
+            f"suite {name!r}: {place}{message[:1].lower()}{message[1:].removesuffix('.')}."
+        ) from None
+
+
+def suites() -> dict[str, Suite]:
+    """The suites that travel with the package, by name.
+
+    >>> "baselines" in suites()
+    True
+    """
+    folder = Path(str(files("fedskew") / "papers"))
+    return {path.stem: load_suite(path) for path in sorted(folder.glob("*.toml"))}
+
+
+def load_suite(path: Path) -> Suite:
+    return parse_suite(read_toml(path), path.stem)
+
+
+def find_suite(name: str) -> Suite:
+    """A suite by its name, or a user's own by the path of its file."""
+    if name.endswith(".toml"):
+        return load_suite(Path(name))
+    known = suites()
+    if name not in known:
+        raise unknown("suite (nor does it end in .toml)", name, known)
+    return known[name]
+
+
+def merged(*fragments: Mapping[str, Any]) -> Fragment:
+    """Fragments laid over each other, later ones winning.
+
+    A table with a name of its own (a method, a model, a partition) replaces the one below, since
+    the knobs of one are not those of another.
+
+    >>> merged({"a": {"name": "x", "k": 1}, "b": {"c": 1}}, {"a": {"name": "y"}, "b": {"d": 2}})
+    {'a': {'name': 'y'}, 'b': {'c': 1, 'd': 2}}
+    """
+    result: Fragment = {}
+    for fragment in fragments:
+        for key, value in fragment.items():
+            below = result.get(key)
+            joins = isinstance(value, Mapping) and isinstance(below, Mapping)
+            if joins and "name" not in value:
+                result[key] = merged(below or {}, value)
+            else:
+                result[key] = value
+    return result
+
+
+def method_table(method: Named) -> Fragment:
+    return {"method": {"name": method.name, **method.knobs}}

@@ -1,0 +1,94 @@
+"""The runs of a suite at a scale: every setting x seed x arm as a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedskew.config import Config, make_config
+from fedskew.data.datasets import REGISTRY
+from fedskew.data.locate import Missing, locate
+from fedskew.errors import ConfigError
+from fedskew.experiment import resolve
+from fedskew.suites.format import Arm, Fallback, Scale, Setting, Suite, merged, method_table
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a suite."""
+
+    setting: str
+    arm: str
+    seed: int
+    config: Config
+
+
+def cells(suite: Suite, scale_name: str, fallback: Fallback | None = None) -> list[Cell]:
+    """Every run of a scale; those on the same data come one after the other."""
+    scale = suite.scale(scale_name)
+    return [
+        Cell(setting.name, arm.name, seed, _config(suite, scale, setting, arm, seed, fallback))
+        for setting in suite.settings
+        if scale.settings is None or setting.name in scale.settings
+        for seed in range(scale.seeds)
+        for arm in _arms(suite, scale, setting, fallback)
+    ]
+
+
+def _arms(suite: Suite, scale: Scale, setting: Setting, fallback: Fallback | None) -> Iterable[Arm]:
+    limits = (setting.arms, scale.arms, fallback.arms if fallback else None)
+    allowed = [set(limit) for limit in limits if limit is not None]
+    return [arm for arm in suite.arms if all(arm.name in names for names in allowed)]
+
+
+def _config(
+    suite: Suite, scale: Scale, setting: Setting, arm: Arm, seed: int, fallback: Fallback | None
+) -> Config:
+    values = merged(
+        suite.defaults,
+        scale.config,
+        setting.config,
+        scale.by_setting.get(setting.name, {}),
+        arm.config,
+        method_table(arm.method),
+        scale.by_arm.get(arm.name, {}),
+        fallback.config if fallback else {},
+        {"seed": seed},
+    )
+    try:
+        return resolve(make_config(values))
+    except ConfigError as error:
+        where = f"suite {suite.name!r}, setting {setting.name!r}, arm {arm.name!r}"
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def missing_datasets(plan: Iterable[Cell], data_dir: Path | None) -> list[str]:
+    """Which named datasets of these runs have no files here."""
+    names = {cell.config.federation.dataset for cell in plan}
+    return sorted(
+        name
+        for name in names & REGISTRY.keys()
+        if REGISTRY[name].layouts
+        and isinstance(locate(data_dir, REGISTRY[name].layouts, REGISTRY[name].elsewhere), Missing)
+    )
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys; a named table is one value.
+
+    >>> flat({"train": {"lr": 0.1}, "model": {"name": "mlp", "hidden": [8]}})
+    {'train.lr': 0.1, 'model': 'mlp (hidden=[8])'}
+    """
+    if isinstance(values, dict) and "name" in values:
+        knobs = ", ".join(f"{k}={v}" for k, v in values.items() if k != "name")
+        return {prefix: f"{values['name']} ({knobs})" if knobs else str(values["name"])}
+    if isinstance(values, dict) and values:
+        found: dict[str, Any] = {}
+        for key, value in values.items():
+            found.update(flat(value, f"{prefix}.{key}" if prefix else key))
+        return found
+    if isinstance(values, list):
+        return {prefix: ", ".join(str(v) for item in values for v in flat(item).values()) or "none"}
+    return {prefix: values}

@@ -1,0 +1,287 @@
+"""The page a suite ends in: what was run, our numbers beside the source's, and the verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from fedskew.suites.format import Fallback, ScoreName, Suite
+from fedskew.suites.grid import Cell, cells, flat
+from fedskew.suites.machine import Provenance
+from fedskew.suites.measure import Interval, Measured, interval
+from fedskew.suites.verdict import Comparison, Finding, Results, Verdict
+
+COLUMNS: tuple[tuple[str, ScoreName, str], ...] = (
+    ("last round", "clients", "last"),
+    ("selected round", "clients", "selected"),
+    ("worst client", "worst", "last"),
+    ("fine-tuned", "fine-tuned", "last"),
+    ("central test", "central", "last"),
+)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Everything a page tells."""
+
+    suite: Suite
+    scale: str
+    command: str
+    plan: Sequence[Cell]
+    fallback: Fallback | None
+    results: Results
+    verdicts: Sequence[Verdict]
+    figures: Mapping[str, str]
+    provenance: Provenance
+    wall_seconds: float
+
+
+def page(facts: Reproduction) -> str:
+    """The page as Markdown."""
+    parts = [
+        *_opening(facts),
+        *_verdicts(facts),
+        *_tables(facts),
+        *_set_up(facts),
+        *_made_with(facts),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _opening(facts: Reproduction) -> list[str]:
+    suite, scale = facts.suite, facts.suite.scale(facts.scale)
+    parts = [
+        f"# {suite.title}",
+        suite.question,
+        f"Source: {suite.source}",
+        f"Scale: **{facts.scale}**. {scale.note}".rstrip(),
+        f"```\n{facts.command}\n```",
+    ]
+    if facts.fallback is not None:
+        parts.append(
+            "**The datasets of this suite were not found. These numbers are from the scale's "
+            "fallback data and say nothing about the claims.**"
+        )
+    return parts + list(suite.notes)
+
+
+def _verdicts(facts: Reproduction) -> list[str]:
+    if not facts.verdicts:
+        return []
+    rows = [(v.claim.name, v.claim.says, f"**{v.text}**") for v in facts.verdicts]
+    seeds = len({cell.seed for cell in facts.plan})
+    how = (
+        f"Each verdict rests on differences between two arms on the same seed ({_count(seeds)}), "
+        "with a 95 % t-interval over the seeds; positive speaks for the claim. The intervals are "
+        "not corrected for the number of comparisons. A seed draws the split, the initial model, "
+        "and the order of batches anew. A claim whose control does as well within the interval "
+        "is put down to the control."
+    )
+    parts = ["## Verdicts", table(("claim", "it says", "verdict"), rows), how]
+    return parts + [_one_verdict(facts.suite, verdict) for verdict in facts.verdicts]
+
+
+def _count(seeds: int) -> str:
+    return "one seed, so no intervals" if seeds == 1 else f"{seeds} seeds"
+
+
+def _one_verdict(suite: Suite, verdict: Verdict) -> str:
+    claim = verdict.claim
+    rows = [
+        (suite.setting(finding.setting).label, *_comparison(comparison), _outcome(finding))
+        for finding in verdict.findings
+        for comparison in (*finding.against, *finding.controls)
+    ]
+    lines = [
+        f"### {claim.name}: {verdict.text}",
+        f"“{claim.says}” ({claim.source})",
+        f"Compared: {_meaning(verdict)}",
+        table(("setting", f"`{claim.better}` against", "difference", "outcome"), rows),
+    ]
+    return "\n\n".join(lines)
+
+
+def _meaning(verdict: Verdict) -> str:
+    claim = verdict.claim
+    score = {
+        "clients": "mean score over the clients' own test data",
+        "worst": "score of the worst client on its own test data",
+        "fine-tuned": "mean score over clients after fine-tuning",
+        "central": "score of the global model on the central test set",
+        "rounds": f"rounds until the clients' mean test score reaches {claim.target}, fewer is "
+        "better; a run that never reaches it counts one round more than it had",
+        "swing": "mean change from one scored round to the next over the second half of the "
+        "rounds, smaller is better",
+    }[claim.score]
+    when = "" if claim.score in ("rounds", "swing") else f", {claim.at} round"
+    wants = "more than" if claim.kind == "better" else "no worse, by at most"
+    bar = "" if claim.kind == "better" and not claim.margin else f"; {wants} {claim.margin:g}"
+    control = f" Control: {', '.join(f'`{c}`' for c in claim.control)}." if claim.control else ""
+    return f"{score}{when}{bar}.{control} {claim.why}".rstrip()
+
+
+def _comparison(comparison: Comparison) -> tuple[str, str]:
+    difference = comparison.difference
+    if difference.n == 0:
+        return f"`{comparison.other}`", "not run"
+    scale, unit = (100.0, " points") if comparison.is_share else (1.0, "")
+    text = f"{scale * difference.mean:+.2f}"
+    if difference.n > 1:
+        text += f" [{scale * difference.low:+.2f}, {scale * difference.high:+.2f}]"
+    return f"`{comparison.other}`", text + unit
+
+
+def _outcome(finding: Finding) -> str:
+    return finding.outcome + (f" ({finding.reason})" if finding.reason else "")
+
+
+def _tables(facts: Reproduction) -> list[str]:
+    lines = (
+        "Mean over clients on each client's own test data, unless the column says otherwise; "
+        "± is half the 95 % t-interval over seeds. “Selected round” is the round with the best "
+        "validation score. “Sent” counts both directions over all rounds and clients; what a "
+        "reference sends is not comparable (`central` moves the raw data, which is not counted)."
+    )
+    parts = ["## Results", lines]
+    for setting in dict.fromkeys(cell.setting for cell in facts.plan):
+        parts += [f"### {facts.suite.setting(setting).label}", _results(facts, setting)]
+        if setting in facts.figures:
+            parts.append(f"![{facts.suite.setting(setting).label}]({facts.figures[setting]})")
+    return parts
+
+
+def _results(facts: Reproduction, setting: str) -> str:
+    suite = facts.suite
+    numbers = {n.arm: n for n in suite.numbers if n.setting == setting}
+    heads = ["arm", "role", *(head for head, _, _ in COLUMNS), "sent (MB)"]
+    heads += ["the source's number"] if suite.numbers else []
+    rows = []
+    for arm in dict.fromkeys(cell.arm for cell in facts.plan if cell.setting == setting):
+        runs = [m for (s, a, _), m in facts.results.items() if (s, a) == (setting, arm)]
+        row = [suite.arm(arm).label, suite.arm(arm).role]
+        row += [_score(runs, score, at) for _, score, at in COLUMNS]
+        row.append(f"{interval([m.megabytes for m in runs]).mean:.1f}")
+        if suite.numbers:
+            number = numbers.get(arm)
+            row.append(_printed(number.value, number.spread, number.where) if number else "–")
+        rows.append(row)
+    return table(heads, rows)
+
+
+def _printed(value: float, spread: float | None, where: str) -> str:
+    return f"{value:g}" + ("" if spread is None else f" ± {spread:g}") + f" ({where})"
+
+
+def _score(runs: Sequence[Measured], score: ScoreName, at: str) -> str:
+    found = interval([measured.score(score, at) for measured in runs])
+    if math.isnan(found.mean):
+        return "–"
+    return _plus_minus(found, runs[0].is_share)
+
+
+def _plus_minus(found: Interval, is_share: bool) -> str:
+    factor, digits = (100.0, 2) if is_share else (1.0, 4)
+    text = f"{factor * found.mean:.{digits}f}"
+    return text if found.n < 2 else f"{text} ± {factor * found.half:.{digits}f}"
+
+
+def _set_up(facts: Reproduction) -> list[str]:
+    suite = facts.suite
+    arms = dict.fromkeys(cell.arm for cell in facts.plan)
+    listed = [
+        (suite.arm(a).label, f"`{a}`", suite.arm(a).role, _knobs(suite, a)) for a in arms
+    ]  # fmt: skip
+    here = _settings_of(facts.plan)
+    common = ", ".join(
+        f"{key} = {next(iter(found))}" for key, found in here.items() if len(found) == 1
+    )
+    parts = [
+        "## Set-up",
+        table(("arm", "name", "role", "what it is"), listed),
+        f"The same in every run: {common}.",
+    ]
+    return parts + _against_paper(facts, here)
+
+
+def _knobs(suite: Suite, name: str) -> str:
+    arm = suite.arm(name)
+    texts = [
+        *flat({"method": {"name": arm.method.name, **arm.method.knobs}}).values(),
+        *(f"{key} = {value}" for key, value in flat(arm.config).items() if key),
+    ]
+    return "; ".join(str(text) for text in texts)
+
+
+def _settings_of(plan: Sequence[Cell]) -> dict[str, set[str]]:
+    """Every setting and the values it takes in these runs, but for what arms and seeds are."""
+    found: dict[str, set[str]] = {}
+    for cell in plan:
+        for key, value in flat(cell.config.resolved()).items():
+            if key not in ("seed", "method"):
+                found.setdefault(key, set()).add(_plain(value))
+    return found
+
+
+def _plain(value: Any) -> str:
+    text = "none" if value is None or value == {} else str(value)
+    # Where somebody keeps their data is nobody else's business.
+    return PurePath(text).name if PurePath(text).is_absolute() else text
+
+
+def _against_paper(facts: Reproduction, here: Mapping[str, set[str]]) -> list[str]:
+    if facts.scale == "paper" or "paper" not in facts.suite.scales:
+        return []
+    plan = cells(facts.suite, "paper")
+    there = _settings_of(plan)
+    rows = [("seeds", str(_seeds(facts.plan)), str(_seeds(plan)))]
+    rows += [
+        (key, _values(here.get(key, set())), _values(there.get(key, set())))
+        for key in dict.fromkeys((*here, *there))
+        if here.get(key) != there.get(key)
+    ]
+    return [f"What differs between this scale and the paper's ({len(plan)} runs):",
+            table(("setting", f"here ({facts.scale})", "paper scale"), rows)]  # fmt: skip
+
+
+def _seeds(plan: Sequence[Cell]) -> int:
+    return len({cell.seed for cell in plan})
+
+
+def _values(values: set[str]) -> str:
+    return " / ".join(sorted(values)) or "–"
+
+
+def _made_with(facts: Reproduction) -> list[str]:
+    made = facts.provenance
+    computing = sum(measured.result["seconds"] for measured in facts.results.values())
+    rows = [
+        ("fedskew", f"{made.version}, commit {made.commit}"),
+        ("machine", f"{made.cores} cores, {made.processor}, {made.memory}"),
+        ("software", f"Python {made.python}, torch {made.torch}, {made.threads} torch thread(s)"),
+        ("runs", str(len(facts.results))),
+        ("training and scoring, all runs", _minutes(computing)),
+        ("this command, runs already finished not counted", _minutes(facts.wall_seconds)),
+    ]
+    return ["## Made with", table(("what", ""), rows)]
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; bars inside cells are escaped.
+
+    >>> print(table(("a", "b"), [("1", "x|y")]))
+    | a | b |
+    |---|---|
+    | 1 | x\\|y |
+    """
+    lines = [list(heads), ["---"] * len(heads), *([*row] for row in rows)]
+    texts = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    marked = ["| " + " | ".join(line) + " |" for line in texts]
+    marked[1] = "|" + "---|" * len(heads)
+    return "\n".join(marked)

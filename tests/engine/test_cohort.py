@@ -1,0 +1,334 @@
+"""The training loop against eager PyTorch, on everything a recipe may ask of it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Tensors, assert_close, copied, make_site, toy_federation, toy_model
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from fedskew.client import Settings, Site
+from fedskew.engine.batches import schedule
+from fedskew.engine.cohort import Trained, Work, in_workers, one_intra_op_thread, split, train
+from fedskew.engine.optim import Optimiser
+from fedskew.engine.streams import stream
+from fedskew.models.registry import Classifier
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective
+from fedskew.parts.select import only
+from fedskew.recipe import Phase, Recipe
+
+SETTINGS = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8)
+
+
+def works(site: Site, **changes: Any) -> list[Work]:
+    return [
+        replace(Work(c.name, c.train, site.initial, key=("test", c.name)), **changes)
+        for c in site.federation.clients
+    ]
+
+
+def trained(site: Site, work: list[Work], phase: Phase | None = None) -> list[Trained]:
+    results = train(work, site.training(phase or site.recipe.trains[0], 1.0))
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return [result for result in results if isinstance(result, Trained)]
+
+
+def eager(site: Site, work: Work, loss: Any, environments: int = 0) -> tuple[Tensors, float]:
+    """One client, one batch at a time, with autograd; ``loss(tensors, x, y, step, places)``."""
+    tensors = copied(work.tensors)
+    environment = site.federation.environment
+    plan = schedule(
+        work.rows,
+        work.key,
+        site.settings.batch_size,
+        site.settings.epochs,
+        True,
+        None if environment is None else environment.numpy()[work.rows],
+        environments,
+    )
+    losses = []
+    for step in range(plan.steps):
+        places = plan.positions[step][plan.mask[step] > 0]
+        rows = torch.from_numpy(work.rows[places])
+        leaves = {n: t.requires_grad_() for n, t in copied(tensors).items()}
+        value = loss(leaves, site.federation.x[rows], site.federation.y[rows], step, places)
+        gradients = torch.autograd.grad(value, list(leaves.values()))
+        losses.append(float(value.detach()))
+        for name, gradient in zip(leaves, gradients, strict=True):
+            tensors[name] = tensors[name] - site.settings.optimiser.lr * gradient
+    return tensors, float(np.mean(losses))
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_a_client_takes_the_steps_of_eager_pytorch_and_reports_their_mean_loss(chunk: int) -> None:
+    site = make_site(Recipe(), settings=SETTINGS, chunk=chunk)
+
+    def loss(tensors: Tensors, x: Tensor, y: Tensor, *_: Any) -> Tensor:
+        return F.cross_entropy(functional_call(site.module, tensors, (x,)), y)
+
+    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+        expected, mean_loss = eager(site, work, loss)
+        assert_close(result.tensors, expected, 1e-5)
+        assert result.loss == pytest.approx(mean_loss, abs=1e-5)
+        assert result.steps == 2 * -(-len(work.rows) // 8)
+
+
+def test_training_leaves_the_tensors_it_was_given_alone() -> None:
+    site = make_site(Recipe(), chunk=4)
+    before = copied(site.initial)
+    trained(site, works(site))
+    assert_close(site.initial, before, 0.0)
+
+
+def test_parameters_outside_the_phase_do_not_move() -> None:
+    phase = Phase(trains=only("head"))
+    site = make_site(Recipe(trains=(phase,)), chunk=4)
+    for result in trained(site, works(site), phase):
+        moved = {n for n, t in result.tensors.items() if not torch.equal(t, site.initial[n])}
+        assert moved == {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_sample_weights_scale_losses_and_not_the_number_of_samples(chunk: int) -> None:
+    site = make_site(Recipe(), settings=SETTINGS, chunk=chunk)
+    weights = {c.name: torch.rand(len(c.train)) * 2 for c in site.federation.clients}
+    weighted = [replace(w, sample_weight=weights[w.name]) for w in works(site)]
+    for work, result in zip(weighted, trained(site, weighted), strict=True):
+
+        def loss(
+            tensors: Tensors, x: Tensor, y: Tensor, _: int, places: Any, work: Work = work
+        ) -> Tensor:
+            each = F.cross_entropy(functional_call(site.module, tensors, (x,)), y, reduction="none")
+            return (each * weights[work.name][places]).sum() / len(y)
+
+        assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+
+
+def test_weights_of_one_change_nothing_beside_clients_that_have_none() -> None:
+    site = make_site(Recipe(), chunk=4)
+    plain = trained(site, works(site))
+    mixed = works(site)
+    mixed[1] = replace(mixed[1], sample_weight=torch.ones(len(mixed[1].rows)))
+    for ours, theirs in zip(trained(site, mixed), plain, strict=True):
+        assert_close(ours.tensors, theirs.tensors, 1e-6)
+
+
+@dataclass(frozen=True)
+class Jittered(Erm):
+    """Cross-entropy on inputs with half a standard normal added, so that noise matters."""
+
+    def noise(self, samples: int) -> dict[str, tuple[int, ...]]:
+        return {"jitter": (samples, 6)}
+
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        noisy = batch.x + 0.5 * batch.noise["jitter"]
+        return batch.mean(F.cross_entropy(model(noisy), batch.y, reduction="none"))
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_noise_comes_from_the_stream_of_its_client(chunk: int) -> None:
+    site = make_site(Recipe(objective=Jittered()), settings=SETTINGS, chunk=chunk)
+    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+        steps = 2 * -(-len(work.rows) // 8)
+        draws = stream(0, "noise", "jitter", *work.key).standard_normal(
+            (steps, 8, 6), dtype=np.float32
+        )
+
+        def loss(
+            tensors: Tensors, x: Tensor, y: Tensor, step: int, _: Any, draws: Any = draws
+        ) -> Tensor:
+            noisy = x + 0.5 * torch.from_numpy(draws[step, : len(x)])
+            return F.cross_entropy(functional_call(site.module, tensors, (noisy,)), y)
+
+        assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+
+
+@dataclass(frozen=True)
+class Apart(Erm):
+    """The sum of the mean losses of two environments, plus the square of their difference."""
+
+    environments = 2
+
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        assert batch.environment is not None
+        each = F.cross_entropy(model(batch.x), batch.y, reduction="none")
+        first, second = (
+            (each * (batch.environment == e)).sum() / (batch.environment == e).sum() for e in (0, 1)
+        )
+        return first + second + (first - second) ** 2
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_every_step_sees_a_batch_of_each_environment(chunk: int) -> None:
+    federation = toy_federation((12, 30, 21))
+    federation = federation.with_data(environment=torch.arange(len(federation.y)) % 3 // 2)
+    site = make_site(Recipe(objective=Apart()), federation, settings=SETTINGS, chunk=chunk)
+
+    def loss(tensors: Tensors, x: Tensor, y: Tensor, *_: Any) -> Tensor:
+        assert len(x) == 16
+        each = F.cross_entropy(functional_call(site.module, tensors, (x,)), y, reduction="none")
+        first, second = each[:8].mean(), each[8:].mean()
+        return first + second + (first - second) ** 2
+
+    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+        expected, _ = eager(site, work, loss, environments=2)
+        assert_close(result.tensors, expected, 1e-5)
+
+
+@dataclass(frozen=True)
+class SignAgreement(Erm):
+    """Follows only the gradients of the two halves of a batch that agree in sign."""
+
+    def gradient(
+        self, module: nn.Module, trained: Tensors, fixed: Tensors, batch: Batch, client: Context
+    ) -> tuple[Tensors, Tensor, Tensors]:
+        halves = [
+            super(SignAgreement, self).gradient(
+                module, trained, fixed, replace(batch, weight=batch.weight * half), client
+            )
+            for half in (torch.arange(8) < 4, torch.arange(8) >= 4)
+        ]
+        (first, loss, buffers), (second, other, _) = halves
+        agreed = {n: (first[n] + second[n]) * (first[n] * second[n] > 0) for n in trained}
+        return agreed, loss + other, buffers
+
+
+def test_an_objective_may_follow_something_that_is_no_gradient_of_a_loss() -> None:
+    federation = toy_federation((16, 24))
+    site = make_site(Recipe(objective=SignAgreement()), federation, settings=SETTINGS, chunk=2)
+    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+        tensors = copied(work.tensors)
+        plan = schedule(work.rows, work.key, 8, 2, True)
+        for positions in plan.positions:
+            rows = torch.from_numpy(work.rows[positions])
+            halves = []
+            for part in (rows[:4], rows[4:]):
+                leaves = {n: t.requires_grad_() for n, t in copied(tensors).items()}
+                logits = functional_call(site.module, leaves, (federation.x[part],))
+                value = F.cross_entropy(logits, federation.y[part], reduction="sum") / 8
+                halves.append(torch.autograd.grad(value, list(leaves.values())))
+            for name, first, second in zip(tensors, *halves, strict=True):
+                agreed = (first + second) * (torch.sign(first) == torch.sign(second))
+                tensors[name] = tensors[name] - 0.1 * agreed
+        assert_close(result.tensors, tensors, 1e-5)
+
+
+def test_batch_norm_moves_its_statistics_as_in_a_plain_module() -> None:
+    site = make_site(Recipe(), toy_federation((21, 16)), toy_model("batch-norm"), SETTINGS)
+    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+        model = copy.deepcopy(site.module).train()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        plan = schedule(work.rows, work.key, 8, 2, pads=False)
+        for positions, mask in zip(plan.positions, plan.mask, strict=True):
+            rows = torch.from_numpy(work.rows[positions[mask > 0]])
+            optimiser.zero_grad()
+            value = F.cross_entropy(model(site.federation.x[rows]), site.federation.y[rows])
+            value.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        assert_close(result.tensors, copied(model.state_dict()), 1e-5)
+        assert int(result.tensors["body.1.num_batches_tracked"]) == plan.steps
+
+
+class Shifted(nn.Module):
+    """Adds a constant that is a buffer, but not part of the state."""
+
+    shift: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.arange(6.0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
+def test_a_model_may_hold_constants_as_buffers_outside_its_state() -> None:
+    model = Classifier(Shifted(), nn.Linear(6, 3))
+    site = make_site(Recipe(), module=model, settings=SETTINGS, chunk=4)
+
+    def loss(tensors: Tensors, x: Tensor, y: Tensor, *_: Any) -> Tensor:
+        return F.cross_entropy(functional_call(model, tensors, (x,)), y)
+
+    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+        assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+def test_a_client_that_raises_harms_nobody_else(chunk: int) -> None:
+    site = make_site(Recipe(), settings=SETTINGS, chunk=chunk)
+    healthy = trained(site, works(site))
+    broken = works(site)
+    broken[2] = replace(broken[2], rows=broken[2].rows + 10_000)
+    results = train(broken, site.training(Phase(), 1.0))
+    assert isinstance(results[2], IndexError | RuntimeError)
+    for i in (0, 1, 3):
+        result = results[i]
+        assert isinstance(result, Trained)
+        assert_close(result.tensors, healthy[i].tensors, 1e-5)
+
+
+def test_a_client_whose_loss_is_not_a_number_harms_nobody_in_its_stack() -> None:
+    site = make_site(Recipe(), settings=SETTINGS, chunk=4)
+    healthy = trained(site, works(site))
+    poisoned = works(site)
+    weight = torch.full((len(poisoned[1].rows),), float("nan"))
+    poisoned[1] = replace(poisoned[1], sample_weight=weight)
+    results = trained(site, poisoned)
+    assert torch.isnan(results[1].tensors["head.weight"]).all()
+    for i in (0, 2, 3):
+        assert_close(results[i].tensors, healthy[i].tensors, 1e-5)
+
+
+def test_a_single_sample_under_batch_norm_is_one_lost_client() -> None:
+    federation = toy_federation((1, 16))
+    site = make_site(Recipe(), federation, toy_model("batch-norm"), SETTINGS)
+    alone, other = train(works(site), site.training(Phase(), 1.0))
+    assert isinstance(alone, ValueError)
+    assert isinstance(other, Trained)
+
+
+def test_an_objective_that_raises_fails_every_client_with_its_reason() -> None:
+    @dataclass(frozen=True)
+    class Broken(Objective):
+        def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+            raise ZeroDivisionError("by design")
+
+    site = make_site(Recipe(objective=Broken()), chunk=4)
+    results = train(works(site), site.training(Phase(), 1.0))
+    assert [str(result) for result in results] == ["by design"] * 4
+
+
+def test_results_stand_in_the_order_of_the_work() -> None:
+    site = make_site(Recipe(), settings=SETTINGS, chunk=2)
+    forwards = trained(site, works(site))
+    backwards = trained(site, works(site)[::-1])[::-1]
+    for ours, theirs in zip(backwards, forwards, strict=True):
+        assert_close(ours.tensors, theirs.tensors, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "lengths"), [(50, 32, [25, 25]), (7, 3, [3, 2, 2]), (3, 8, [3]), (0, 4, [])]
+)
+def test_chunks_are_as_equal_as_can_be(count: int, most: int, lengths: list[int]) -> None:
+    chunks = list(split(range(count), most))
+    assert [len(chunk) for chunk in chunks] == lengths
+    assert [i for chunk in chunks for i in chunk] == list(range(count))
+
+
+def test_workers_keep_the_order_and_give_torch_its_threads_back() -> None:
+    before = torch.get_num_threads()
+    assert in_workers(lambda n: n * n, range(20)) == [n * n for n in range(20)]
+    with pytest.raises(ZeroDivisionError):
+        in_workers(lambda n: 1 // n, [1, 0])
+    with one_intra_op_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before

@@ -1,0 +1,45 @@
+"""The executor is chosen by the model's shape, so the same model always gets the same plan."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedskew.engine.plan import MOST_STACKED, STACKED_PARAMETERS, choose
+
+
+def sized(parameters: int) -> nn.Module:
+    return nn.Linear(parameters, 1, bias=False)
+
+
+def test_small_models_are_stacked_as_long_as_the_stack_fits() -> None:
+    size = STACKED_PARAMETERS // 10
+    plan = choose(sized(size))
+    assert (plan.executor, plan.chunk) == ("vectorised", 10)
+
+
+def test_a_stack_never_grows_without_bound() -> None:
+    assert choose(sized(1)).chunk == MOST_STACKED
+
+
+def test_large_models_and_convolutions_get_one_client_a_thread() -> None:
+    assert choose(sized(STACKED_PARAMETERS)).executor == "threads"
+    assert choose(nn.Sequential(nn.Conv2d(1, 1, 3))).chunk == 1
+
+
+def test_batch_norm_is_never_stacked_not_even_when_asked() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    assert choose(model, "vectorised", 8).chunk == 1
+
+
+def test_what_is_asked_for_is_given() -> None:
+    assert choose(sized(4), "threads").chunk == 1
+    assert choose(nn.Conv2d(1, 1, 3), "vectorised", 5).chunk == 5
+    assert choose(sized(4), chunk=3).chunk == 3
+
+
+def test_the_plan_repeats_and_can_be_written_down() -> None:
+    plan = choose(sized(1000))
+    assert plan == choose(sized(1000))
+    assert plan.as_dict() == {
+        "executor": plan.executor, "chunk": plan.chunk, "reason": plan.reason
+    }  # fmt: skip

@@ -1,0 +1,240 @@
+"""The command line: what it prints, what it leaves behind, how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fedskew import cli
+from fedskew.cli import main
+from fedskew.config import make_config
+from fedskew.experiment import load_run, resolve
+from fedskew.progress import Live, Plain
+from fedskew.recipe import methods
+
+QUICK = ["--set", "model=logistic", "--set", "train.rounds=2", "--set", "federation.clients=3"]
+FEDSKEW = [sys.executable, "-c", "import sys, fedskew.cli; sys.exit(fedskew.cli.main())"]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """What makes help slow is imports; a clock would fail on a busy machine."""
+    script = (
+        "import sys, fedskew.cli\n"
+        "code = fedskew.cli.main(['--help'])\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'sklearn', 'pydantic', 'matplotlib', 'safetensors'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)), code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "loaded: [] 0"
+    assert all(command in done.stdout for command in ("run", "compare", "list", "show"))
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("fedskew 0.")
+
+
+@pytest.mark.parametrize(
+    "kind", ["datasets", "partitions", "skews", "models", "methods", "examples"]
+)
+def test_list_has_one_line_for_each_and_every_one_can_be_read_in_full(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", kind]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert len(set(names)) == len(names) >= 3
+    for name in names:
+        assert main(["list", kind, name]) == 0
+        assert capsys.readouterr().out.startswith(f"{name}: ")
+
+
+def test_the_card_of_a_method_says_all_a_user_should_know(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["list", "methods", "fedprox"])
+    card = capsys.readouterr().out
+    known = methods()["fedprox"].card
+    for text in (known.summary, known.paper, known.update, known.sends, known.batch_norm):
+        assert text in card
+    assert known.fails in card
+    assert "mu = 0.01" in card
+    assert "fedavg at mu=0.0" in card
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["list", "metods"], "did you mean 'methods'?"),
+        (["list", "methods", "fedprx"], "did you mean 'fedprox'?"),
+        (["run", "digitz"], "did you mean 'digits'?"),
+        (["run"], "missing argument 'CONFIG'; see --help."),
+        (["run", "digits", "--outt", "x"], "--out"),
+        (["show", "nowhere"], "nowhere is not a run folder"),
+        (["run", "digits", "--set", "train.rounds"], "--set wants key=value"),
+        (["compare", "fedavg", "--seeds", "0"], "seeds must be at least 1"),
+        (["compare", "fedprox:mu"], "wants name=value"),
+    ],
+)
+def test_a_wrong_command_gets_one_sentence_and_code_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert sentence in line
+
+
+def test_run_leaves_a_folder_that_show_sums_up_and_is_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "digits", *QUICK, "--out", str(tmp_path)]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert "round 1/2: loss" in first
+    assert "round 2/2: loss" in first
+    (folder,) = tmp_path.iterdir()
+    figures = {path.name for path in (folder / "figures").iterdir()}
+    names = ("learning", "clients", "partition")
+    assert figures == {f"{name}.{kind}" for name in names for kind in ("png", "csv")}
+    assert main(["show", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert first.endswith(shown)
+    assert "finished after round 2" in shown
+    assert "fine-tuned 1" in shown
+    stamp = (folder / "result.json").stat().st_mtime_ns
+    assert main(command) == 0
+    assert "finished already" in capsys.readouterr().out
+    assert (folder / "result.json").stat().st_mtime_ns == stamp
+
+
+def test_show_reports_an_unfinished_run_and_its_dropped_clients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "digits", *QUICK, "--out", str(tmp_path)])
+    (folder,) = tmp_path.iterdir()
+    (folder / "result.json").unlink()
+    log = folder / "rounds.jsonl"
+    second = log.read_text().splitlines()[1]
+    failed = second.replace('"failures": {}', '"failures": {"client-001": "out of memory"}')
+    log.write_text(log.read_text().replace(second, failed))
+    capsys.readouterr()
+    assert main(["show", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "round 2 of 2 complete; repeat its command to go on" in shown
+    assert "failed: client-001 in round 2: out of memory" in shown
+
+
+def test_compare_prints_the_leaderboard_it_leaves_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "fedavg", "fedprox:mu=0.1", *QUICK, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "[1/4] fedavg, seed 0: test accuracy" in printed
+    assert "[2/4] fedprox (mu=0.1), seed 0: test accuracy" in printed
+    rows = (tmp_path / "leaderboard.csv").read_text().splitlines()[1:]
+    for name in (row.split(",")[0] for row in rows):
+        assert f"\n{name} " in printed
+    assert {path.name.split("-")[0] for path in (tmp_path / "runs").iterdir()} == {
+        "fedavg", "fedprox", "local", "central",
+    }  # fmt: skip
+
+
+def test_ctrl_c_says_how_far_the_run_was_and_the_same_command_goes_on(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = ["run", "digits", *QUICK, "--out", str(tmp_path)]
+    show = Plain.show
+
+    def interrupt(self: Plain, *seen: Any) -> None:
+        show(self, *seen)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Plain, "show", interrupt)
+        assert main(command) == 130
+    assert capsys.readouterr().err == (
+        "stopped after round 1 of 2 (fedavg, seed 0); repeat the command to go on\n"
+    )
+    assert main(command) == 0
+    assert "round 1/2" not in capsys.readouterr().out
+    (folder,) = tmp_path.iterdir()
+    assert load_run(folder).result["rounds"] == 2
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = subprocess.Popen(
+        [*FEDSKEW, "list", "examples"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert command.stdout is not None
+    assert command.stderr is not None
+    command.stdout.close()
+    assert command.stderr.read() == b""
+    command.stderr.close()
+    assert command.wait(timeout=60) != 2
+
+
+def test_a_model_in_the_working_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_model_of_the_test.py").write_text(
+        "from math import prod\n"
+        "from torch import nn\n"
+        "class Own(nn.Module):\n"
+        "    def __init__(self, shape, classes):\n"
+        "        super().__init__()\n"
+        "        self.body, self.head = nn.Flatten(), nn.Linear(prod(shape), classes)\n"
+        "    def forward(self, x):\n"
+        "        return self.head(self.body(x))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    settings = [*QUICK, "--set", "model=own_model_of_the_test:Own", "--set", "train.rounds=1"]
+    assert main(["run", "digits", *settings]) == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_shipped_examples_are_valid_configs() -> None:
+    examples = cli.shipped_examples()
+    assert {"digits", "mnist-dirichlet", "own-data"} <= examples.keys()
+    for path in examples.values():
+        from fedskew.config import load_config
+
+        resolve(load_config(path))
+
+
+def test_the_live_view_shows_the_latest_round(tmp_path: Path) -> None:
+    from fedskew.experiment import run
+
+    config = resolve(
+        make_config({"model": "logistic", "federation": {"clients": 3}, "train": {"rounds": 2}})
+    )
+    with open(tmp_path / "screen", "w") as screen:
+        console = Console(file=screen, force_terminal=True, width=120)
+        with Live(console) as live:
+            live.begin(config, 1, 2)
+            live.end(run(config, out=tmp_path, watch=live), repeated=False)
+    seen = (tmp_path / "screen").read_text()
+    assert "2/2" in seen
+    assert "worst" in seen
+    assert "[1/2] fedavg, seed 0: test accuracy" in seen
+
+
+def test_a_long_run_prints_at_most_twenty_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--set", "train.rounds=45", "--set", "evaluate.every=45"]
+    assert main(["run", "digits", *QUICK, *settings, "--out", str(tmp_path)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
+    assert len(lines) == 15
+    assert lines[-1].startswith("round 45/45")

@@ -1,0 +1,39 @@
+"""The public names: exactly these, each importable, none paid for before it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import fedskew
+
+PUBLIC = {
+    "Client", "Comparison", "Config", "ConfigError", "DataError", "Federation", "FedskewError",
+    "Run", "RunError", "compare", "load_config", "load_run", "make_config", "make_federation",
+    "run",
+}  # fmt: skip
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert set(fedskew.__all__) == PUBLIC
+    assert len(fedskew.__all__) == len(PUBLIC)
+
+
+def test_every_public_name_is_there_and_lives_where_it_is_said_to() -> None:
+    for name in fedskew.__all__:
+        thing = getattr(fedskew, name)
+        assert thing.__name__ == name
+        assert thing.__module__ == fedskew._HOME[name]
+        assert thing.__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(fedskew, "fedavg")
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    script = "import sys, fedskew; print(sorted({'torch', 'pydantic', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
