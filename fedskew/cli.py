@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="fedskew",
-    help="Federated learning for clients whose data differ.",
     epilog="Start with: fedskew compare fedavg fedprox ditto",
     no_args_is_help=True,
     add_completion=False,
@@ -63,15 +62,22 @@ class Stopped(Exception):
     """The user pressed Ctrl-C; the message says how far the work was."""
 
 
-@app.callback()
-def _options(
-    version_wanted: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
-    ] = False,
-) -> None:
-    if version_wanted:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"fedskew {version('fedskew')}")
         raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Federated learning for clients whose data differ."""
 
 
 @app.command()

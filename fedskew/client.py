@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.cohort import Trained, Training, Work, in_workers, train
@@ -461,8 +463,17 @@ def _with_statistics(site: Site, task: ScoreTask, model: Tensors, own: Groups) -
     rows = site.clients[task.client].train
     if not missing or SHARED in own or len(rows) < 2:
         return model
+    module = copy.deepcopy(site.module).eval()
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.train()
+            # The plain average over its inputs; a moving one would keep most of where it began.
+            layer.momentum = None
+    counters = {n: torch.zeros_like(model[n]) for n in missing if n.endswith("_tracked")}
+    fresh = {n: model[n].clone() for n in missing} | counters
+    bound = Bound(module, {**model, **fresh})
     with torch.no_grad():
-        bound = Bound(site.module, model)
-        for start in range(0, len(rows), 256):
-            bound(site.federation.x[torch.from_numpy(rows[start : start + 256])])
-    return {**model, **bound.buffers}
+        # Equal parts: a single sample left over would have no variance.
+        for part in np.array_split(rows, -(-len(rows) // 256)):
+            bound(site.federation.x[torch.from_numpy(part)])
+    return bound.tensors

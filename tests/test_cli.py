@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ from rich.console import Console
 
 from fedskew import cli
 from fedskew.cli import main
-from fedskew.config import make_config
-from fedskew.experiment import load_run, resolve
+from fedskew.config import load_config, make_config
+from fedskew.experiment import load_run, resolve, run
+from fedskew.parts.aggregate import ServerState
 from fedskew.progress import Live, Plain
 from fedskew.recipe import methods
+from fedskew.score import Row
+from fedskew.server import Choice, Progress, RoundRecord
 
 QUICK = ["--set", "model=logistic", "--set", "train.rounds=2", "--set", "federation.clients=3"]
 FEDSKEW = [sys.executable, "-c", "import sys, fedskew.cli; sys.exit(fedskew.cli.main())"]
@@ -208,14 +213,10 @@ def test_shipped_examples_are_valid_configs() -> None:
     examples = cli.shipped_examples()
     assert {"digits", "mnist-dirichlet", "own-data"} <= examples.keys()
     for path in examples.values():
-        from fedskew.config import load_config
-
         resolve(load_config(path))
 
 
 def test_the_live_view_shows_the_latest_round(tmp_path: Path) -> None:
-    from fedskew.experiment import run
-
     config = resolve(
         make_config({"model": "logistic", "federation": {"clients": 3}, "train": {"rounds": 2}})
     )
@@ -230,11 +231,18 @@ def test_the_live_view_shows_the_latest_round(tmp_path: Path) -> None:
     assert "[1/2] fedavg, seed 0: test accuracy" in seen
 
 
-def test_a_long_run_prints_at_most_twenty_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = ["--set", "train.rounds=45", "--set", "evaluate.every=45"]
-    assert main(["run", "digits", *QUICK, *settings, "--out", str(tmp_path)]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
-    assert len(lines) == 15
-    assert lines[-1].startswith("round 45/45")
+@pytest.mark.parametrize(("rounds", "lines"), [(5, 5), (20, 20), (45, 15), (41, 14)])
+def test_a_run_prints_at_most_twenty_lines_and_always_the_last(rounds: int, lines: int) -> None:
+    screen = io.StringIO()
+    plain = Plain(Console(file=screen, width=200))
+    plain.begin(resolve(make_config({"train": {"rounds": rounds}})))
+    for number in range(1, rounds + 1):
+        progress = Progress("main", number, ServerState({}), Choice(), number == rounds)
+        row = Row("main", number, "global", "seen", "a", "none", "validation", "accuracy", 0.5, 9)
+        worse = replace(row, client="b", value=0.25)
+        plain(progress, RoundRecord("main", number, 2, 1.5, 0, 0), [row, worse])
+    printed = screen.getvalue().splitlines()
+    assert len(printed) == lines
+    assert printed[-1].startswith(
+        f"round {rounds}/{rounds}: loss 1.5000, validation accuracy 0.375, worst client 0.250"
+    )

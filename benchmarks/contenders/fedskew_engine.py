@@ -1,16 +1,84 @@
-"""fedskew itself: its engine and its FedAvg on the shared workload."""
+"""fedskew itself: its round loop, backend and engine on the shared workload."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import torch
+from torch import Tensor, nn
 
+from benchmarks.models import BetaVae
 from benchmarks.protocol import Reply, serve
-from benchmarks.workloads import WORKLOADS, Workload, load
+from benchmarks.workloads import WORKLOADS, Data, Workload, load
+from fedskew.backends import Backend
+from fedskew.backends.local import LocalBackend
+from fedskew.client import ScoreTask, Settings, Site
+from fedskew.data.federation import Client, Federation
+from fedskew.engine.optim import Optimiser
+from fedskew.engine.plan import choose
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
+from fedskew.recipe import Recipe
+from fedskew.score import CENTRAL, Row
+from fedskew.server import Progress, RoundRecord, Rounds, federate
 
 
-def train_rounds(workload: Workload, rounds: int) -> None:
-    """Run so many rounds of FedAvg with fedskew's engine."""
-    raise NotImplementedError("the fedskew contender is not connected to the engine yet")
+class NoisyBetaVae(BetaVae):
+    """The same model, with the noise handed in: fedskew refuses draws it cannot repeat."""
+
+    def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self.encoder(x)
+        mean, spread = self.mean(hidden), self.spread(hidden)
+        return self.decoder(mean + spread.exp() * noise), mean, spread
+
+
+@dataclass(frozen=True)
+class VaeLoss(Objective):
+    """Squared error summed over pixels plus beta times the KL divergence."""
+
+    beta: float = 10.0
+
+    def noise(self, samples: int) -> dict[str, tuple[int, ...]]:
+        return {"latent": (samples, 2)}
+
+    def _terms(self, model: Bound, batch: Batch) -> tuple[Tensor, Tensor]:
+        image, mean, spread = model(batch.x, batch.noise["latent"])
+        error = (image - batch.x).square().sum(1)
+        return error, -0.5 * (1 + 2 * spread - mean.square() - (2 * spread).exp()).sum(1)
+
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        error, divergence = self._terms(model, batch)
+        return batch.mean(error + self.beta * divergence)
+
+    def scores(self, model: Bound, batch: Batch) -> Tensors:
+        error, divergence = self._terms(model, batch)
+        return {"loss": error + divergence}
+
+
+class _EnoughRounds(Exception):
+    pass
+
+
+class _Counter:
+    """A journal that remembers the last round and stops the loop after so many more."""
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+        self.left = 0
+
+    def resume(self, stage: str) -> Progress | None:
+        return self.progress
+
+    def commit(
+        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
+    ) -> None:
+        if record.failures:
+            raise RuntimeError(f"clients failed: {record.failures}")
+        self.progress = progress
+        self.left -= 1
+        if self.left == 0:
+            raise _EnoughRounds
 
 
 class Engine:
@@ -18,17 +86,68 @@ class Engine:
 
     def setup(self, workload: str, clients: int | None) -> Reply:
         self.workload = WORKLOADS[workload]
-        self.data = load(workload, clients)
-        return {"versions": {"torch": torch.__version__}, "real_data": self.data.real}
+        data = load(workload, clients)
+        self.site = _site(self.workload, data)
+        self.backend = LocalBackend(self.site)
+        self.journal = _Counter()
+        return {
+            "versions": {"torch": torch.__version__},
+            "real_data": data.real,
+            "plan": self.site.plan.as_dict(),
+        }
 
     def train_rounds(self, rounds: int) -> None:
-        train_rounds(self.workload, rounds)
+        """Whole rounds as a user runs them: choosing, training, checking and aggregating."""
+        self.journal.left = rounds
+        never = 10**9
+        try:
+            federate(
+                self.site,
+                self.backend,
+                Rounds(never, clients_per_round=self.workload.per_round, score_every=never),
+                self.journal,
+            )
+        except _EnoughRounds:
+            return
 
     def evaluate(self) -> float:
-        raise NotImplementedError("the fedskew contender is not connected to the engine yet")
+        assert self.journal.progress is not None
+        shared = self.journal.progress.state.shared
+        task = ScoreTask(CENTRAL, 0, shared, "global", ("test",))
+        scores = self.backend.score([task])[0].scores["test"]
+        return scores.get("accuracy", scores["loss"])
 
     def close(self) -> None:
         """Nothing was started."""
+
+
+def _site(workload: Workload, data: Data) -> Site:
+    x, y = torch.cat([data.x, data.test_x]), torch.cat([data.y, data.test_y])
+    federation = Federation(
+        workload.name,
+        x,
+        y,
+        tuple(str(label) for label in range(int(y.max()) + 1)),
+        tuple(Client(f"{i:05d}", rows.numpy()) for i, rows in enumerate(data.clients)),
+        central_test=np.arange(len(data.x), len(x)),
+    )
+    module: nn.Module = workload.model()
+    objective: Objective = Erm()
+    if isinstance(module, BetaVae):
+        noisy = NoisyBetaVae()
+        noisy.load_state_dict(module.state_dict())
+        module, objective = noisy, VaeLoss()
+    return Site(
+        federation=federation,
+        recipe=Recipe(objective=objective),
+        module=module.train(),
+        initial={name: t.detach().clone() for name, t in module.state_dict().items()},
+        settings=Settings(
+            Optimiser(workload.optimizer, workload.learning_rate), batch_size=workload.batch
+        ),
+        plan=choose(module),
+        seed=0,
+    )
 
 
 if __name__ == "__main__":

@@ -90,17 +90,23 @@ def _count(seeds: int) -> str:
 
 def _one_verdict(suite: Suite, verdict: Verdict) -> str:
     claim = verdict.claim
-    rows = [
-        (suite.setting(finding.setting).label, *_comparison(comparison), _outcome(finding))
-        for finding in verdict.findings
-        for comparison in (*finding.against, *finding.controls)
-    ]
     lines = [
         f"### {claim.name}: {verdict.text}",
         f"“{claim.says}” ({claim.source})",
         f"Compared: {_meaning(verdict)}",
-        table(("setting", f"`{claim.better}` against", "difference", "outcome"), rows),
     ]
+    rows = [
+        (suite.setting(finding.setting).label, *_comparison(comparison), _outcome(finding))
+        for finding in verdict.findings
+        if finding.outcome != "not run"
+        for comparison in (*finding.against, *finding.controls)
+    ]
+    if rows:
+        heads = ("setting", f"`{claim.better}` against", "difference", "outcome")
+        lines.append(table(heads, rows))
+    left_out = [f.setting for f in verdict.findings if f.outcome == "not run"]
+    if left_out:
+        lines.append(f"Without numbers at this scale: {', '.join(left_out)}.")
     return "\n\n".join(lines)
 
 
@@ -125,8 +131,6 @@ def _meaning(verdict: Verdict) -> str:
 
 def _comparison(comparison: Comparison) -> tuple[str, str]:
     difference = comparison.difference
-    if difference.n == 0:
-        return f"`{comparison.other}`", "not run"
     scale, unit = (100.0, " points") if comparison.is_share else (1.0, "")
     text = f"{scale * difference.mean:+.2f}"
     if difference.n > 1:

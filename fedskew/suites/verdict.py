@@ -90,7 +90,7 @@ def decide(
     """
     everything = [*against, *controls.values()]
     if any(found.n == 0 or math.isnan(found.mean) for found in everything):
-        return "not run", "an arm has no result at this scale"
+        return "not run", "an arm has no such score at this scale"
     if any(found.n == 1 for found in everything):
         return "undecided", "one seed gives no interval"
     if any(found.high < bar for found in against):

@@ -122,7 +122,7 @@ class Plain:
                 for (name, w), gradient in zip(named.items(), gradients, strict=True):
                     g = gradient + extra(name, w)
                     velocity[name] = self.momentum * velocity[name] + g
-                    w -= LR * velocity[name]
+                    w.sub_(LR * velocity[name])
         return {n: t.detach().clone() for n, t in model.state_dict().items()}, plan.steps
 
 

@@ -1,0 +1,229 @@
+"""Comparisons: who stands where, by which numbers, and what is told besides."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedskew import comparison as module
+from fedskew.comparison import Comparison, compare, label, parse_method
+from fedskew.config import Config, Named, make_config
+from fedskew.errors import ConfigError
+from fedskew.experiment import Run
+from fedskew.report.leaderboard import Spread
+
+CLIENTS, ROUNDS, PARAMETERS = 3, 2, 64 * 10 + 10
+QUICK = make_config(
+    {
+        "model": "logistic",
+        "train": {"rounds": ROUNDS},
+        "federation": {"clients": CLIENTS, "unseen": 1},
+        "evaluate": {"fine_tune_epochs": 1},
+    }
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_pictures() -> Iterator[None]:
+    """Figures have tests of their own and take longer than these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedskew.experiment.is_drawn", lambda path: True)
+        patch.setattr("fedskew.experiment.draw_run", lambda path, federation: path)
+        patch.setattr("fedskew.comparison.draw_comparison", lambda out, runs, metric: out)
+        yield
+
+
+@pytest.fixture(scope="module")
+def two_seeds(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return compare(["fedavg", "scaffold"], QUICK, seeds=2, out=tmp_path_factory.mktemp("two"))
+
+
+def changed(config: Config, **federation: Any) -> Config:
+    section = config.federation.model_copy(update=federation)
+    return config.model_copy(update={"federation": section})
+
+
+def test_every_comparison_carries_local_and_central_unless_told_not_to(
+    two_seeds: Comparison, tmp_path: Path
+) -> None:
+    methods = {row.method: row.reference for row in two_seeds.leaderboard}
+    assert methods == {"fedavg": False, "scaffold": False, "local": True, "central": True}
+    alone = compare(["local"], QUICK, out=tmp_path, references=False)
+    assert [row.method for row in alone.leaderboard] == ["local"]
+
+
+def test_scores_are_means_over_clients_then_over_seeds(two_seeds: Comparison) -> None:
+    for row in two_seeds.leaderboard:
+        means, worst = [], []
+        for path in row.runs:
+            run = Run(path)
+            values = [
+                r.value
+                for r in run.rows()
+                if r.round == run.result["selected_round"]
+                and (r.model, r.on, r.adapted) == (row.model, "seen", "none")
+                and (r.split, r.metric) == ("test", "accuracy")
+            ]
+            assert len(values) == CLIENTS - 1
+            means.append(sum(values) / len(values))
+            worst.append(min(values))
+        assert len(means) == 2
+        assert row.score.mean == pytest.approx(sum(means) / 2)
+        assert row.score.std == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+        assert row.worst.mean == pytest.approx(sum(worst) / 2)
+
+
+def test_the_best_stands_first(two_seeds: Comparison) -> None:
+    scores = [row.score.mean for row in two_seeds.leaderboard]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_traffic_is_parameters_times_clients_times_rounds_both_ways(
+    two_seeds: Comparison,
+) -> None:
+    sent = {row.method: row.megabytes for row in two_seeds.leaderboard}
+    once = 4 * PARAMETERS * (CLIENTS - 1) * ROUNDS * 2 / 1e6
+    assert sent == {
+        "fedavg": pytest.approx(once),
+        "scaffold": pytest.approx(2 * once),
+        "local": 0.0,
+        "central": None,
+    }
+
+
+def test_personal_models_have_no_central_score(two_seeds: Comparison) -> None:
+    for row in two_seeds.leaderboard:
+        assert row.model == ("personal" if row.method == "local" else "global")
+        assert (row.central is None) == (row.method == "local")
+        assert row.adapted is not None
+        assert row.unseen is not None
+
+
+def test_the_split_follows_the_seed_unless_the_config_fixes_it(
+    two_seeds: Comparison, tmp_path: Path
+) -> None:
+    def splits(comparison: Comparison) -> set[str]:
+        runs = comparison.leaderboard[0].runs
+        return {json.loads((path / "config.json").read_text())["data"] for path in runs}
+
+    assert len(splits(two_seeds)) == 2
+    fixed = compare(["local"], changed(QUICK, seed=5), seeds=2, out=tmp_path, references=False)
+    assert len(splits(fixed)) == 1
+
+
+def test_tables_hold_the_leaderboard(two_seeds: Comparison) -> None:
+    written = (two_seeds.path / "leaderboard.csv").read_text()
+    assert written == two_seeds.to_csv()
+    lines = list(csv.DictReader(io.StringIO(written)))
+    assert [line["method"] for line in lines] == [row.method for row in two_seeds.leaderboard]
+    for line, row in zip(lines, two_seeds.leaderboard, strict=True):
+        assert float(line["mean"]) == row.score.mean
+        assert float(line["mean_std"]) == row.score.std
+        assert line["runs"].split() == [path.name for path in row.runs]
+    markdown = (two_seeds.path / "leaderboard.md").read_text()
+    assert markdown == two_seeds.to_markdown()
+    assert "± standard deviation over 2 seeds" in markdown
+    best = two_seeds.leaderboard[0]
+    row_text = next(line for line in markdown.splitlines() if line.startswith(f"| {best.method}"))
+    assert f"{best.score.mean:.3f} ± {best.score.std:.3f}" in row_text
+
+
+def test_the_text_table_is_aligned(two_seeds: Comparison) -> None:
+    lines = str(two_seeds).splitlines()[: 2 + len(two_seeds.leaderboard)]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_nothing_is_run_twice_and_data_are_loaded_once_a_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = []
+    load = module.make_federation
+
+    def counted(config: Config, data_dir: Path | None = None) -> Any:
+        loads.append(config.seed)
+        return load(config, data_dir)
+
+    monkeypatch.setattr(module, "make_federation", counted)
+    first = compare(["fedavg"], QUICK, seeds=1, out=tmp_path)
+    assert loads == [0]
+    results = [path / "result.json" for row in first.leaderboard for path in row.runs]
+    stamps = [path.stat().st_mtime_ns for path in results]
+    again = compare(["fedavg"], QUICK, seeds=1, out=tmp_path)
+    assert loads == [0]
+    assert [path.stat().st_mtime_ns for path in results] == stamps
+    assert again.leaderboard == first.leaderboard
+
+
+def test_a_user_is_told_when_training_alone_is_best(tmp_path: Path) -> None:
+    """With one class a client, whoever trains alone cannot be wrong."""
+    config = changed(QUICK, partition=Named(name="one-class"), clients=10, unseen=0)
+    comparison = compare(["fedavg"], config, out=tmp_path)
+    assert comparison.leaderboard[0].method == "local"
+    assert comparison.remarks == (
+        "No method beat local training (1.000): with data this skewed, "
+        "clients did best on their own.",
+    )
+    for text in (str(comparison), comparison.to_markdown()):
+        assert comparison.remarks[0] in text
+
+
+def edit_result(run: Path, **changes: Any) -> None:
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**result, **changes}))
+
+
+def test_dropped_updates_and_other_main_metrics_are_dealt_with(tmp_path: Path) -> None:
+    first = compare(["fedavg"], QUICK, out=tmp_path, references=False)
+    (run,) = first.leaderboard[0].runs
+    edit_result(run, failures=3, primary_metric="loss", higher_is_better=False)
+    compared = compare(["fedavg", "local"], QUICK, out=tmp_path, references=False)
+    assert compared.metric == "accuracy"
+    assert compared.higher_is_better
+    assert any("fedavg: 3 client updates were unusable" in r for r in compared.remarks)
+    by_loss = compare(["fedavg"], QUICK, out=tmp_path, references=False)
+    assert by_loss.metric == "loss"
+    assert by_loss.leaderboard[0].score != first.leaderboard[0].score
+
+
+def test_methods_are_read_with_their_settings_and_named_by_what_differs() -> None:
+    method = parse_method("fedprox:mu=0.5,weights=uniform")
+    assert (method.name, method.knobs) == ("fedprox", {"mu": 0.5, "weights": "uniform"})
+    assert label(method) == "fedprox (mu=0.5, weights=uniform)"
+    assert parse_method("own:parts=[1,2],deep=true").knobs == {"parts": [1, 2], "deep": True}
+    assert label(parse_method("fedprox:mu=0.01")) == "fedprox"
+
+
+@pytest.mark.parametrize(
+    ("methods", "complaint"),
+    [
+        ([], "at least one method"),
+        (["fedavg", "fedprx"], "did you mean 'fedprox'"),
+        (["fedavg", "fedprox:muu=1"], "did you mean 'mu'"),
+        (["fedprox:"], "after the colon"),
+    ],
+)
+def test_a_wrong_method_stops_the_comparison_before_anything_runs(
+    methods: list[str], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        compare(methods, QUICK, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_method_given_twice_runs_once(tmp_path: Path) -> None:
+    given = ["local", "local", {"name": "local"}]
+    comparison = compare(given, QUICK, out=tmp_path, references=False)
+    assert len(comparison.leaderboard) == 1
+
+
+def test_spread_is_the_sample_deviation() -> None:
+    assert Spread(0.5, statistics.stdev([0.4, 0.6])).show("accuracy") == "0.500 ± 0.141"
+    assert Spread(float("nan")).show("accuracy") == "–"
+    assert Spread(1234.5678).show("loss") == "1235"

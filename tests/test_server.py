@@ -1,0 +1,421 @@
+"""The round loop: who takes part, what goes wrong, when it stops, and what is written down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    ListJournal,
+    OpenBackend,
+    assert_close,
+    assert_same_bits,
+    copied,
+    make_site,
+    method_site,
+    run,
+    standard_run,
+    toy_federation,
+    toy_model,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedskew.client import DescribeTask, Outcome, ScoreTask, Settings, Site, TrainTask, shots
+from fedskew.data.federation import Client, Federation
+from fedskew.engine.batches import schedule
+from fedskew.engine.optim import Optimiser
+from fedskew.errors import RunError
+from fedskew.models.registry import Classifier
+from fedskew.parts.aggregate import Update
+from fedskew.parts.objective import Batch, Bound, Context, Erm
+from fedskew.parts.report import Finished, Report, Reported
+from fedskew.parts.select import only
+from fedskew.recipe import Adapt, Phase, Recipe, find
+from fedskew.server import Choice, Progress, Rounds, accept, federate, participants
+
+
+@dataclass(frozen=True)
+class Poisoned(Erm):
+    """Cross-entropy that is not a number on samples of one class, while lr is above ``until``
+    or, with ``until`` negative, below its absolute value."""
+
+    label: int = 2
+    until: float = 0.0
+    reads = ("lr",)
+
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        each = F.cross_entropy(model(batch.x), batch.y, reduction="none")
+        over = client["lr"] > self.until if self.until >= 0 else client["lr"] < -self.until
+        bad = (batch.y == self.label) & (batch.mask > 0) & over
+        return batch.mean(each * torch.where(bad, torch.nan, 1.0))
+
+
+def one_poisoned(sizes: Sequence[int] = (9, 12, 15)) -> Federation:
+    """Classes 0 and 1 everywhere, and class 2 at the client c1 alone."""
+    federation = toy_federation(sizes)
+    y = torch.arange(len(federation.y)) % 2
+    y[torch.from_numpy(federation.clients[1].train)] = 2
+    return federation.with_data(y=y)
+
+
+def poisoned_site(name: str, kind: str = "mlp", until: float = 0.0, **changes: Any) -> Site:
+    recipe = replace(find(name).recipe(), objective=Poisoned(until=until))
+    return make_site(recipe, one_poisoned(), toy_model(kind), **changes)
+
+
+def without(federation: Federation, name: str) -> Federation:
+    return federation.with_data(clients=tuple(c for c in federation.clients if c.name != name))
+
+
+def test_all_clients_take_part_unless_a_number_is_given() -> None:
+    site = method_site("fedavg")
+    assert participants(["a", "b"], None, site, 1) == ["a", "b"]
+    assert participants(["a", "b"], 5, site, 1) == ["a", "b"]
+
+
+def test_participants_are_a_seeded_sample_without_replacement() -> None:
+    site, other = method_site("fedavg"), method_site("fedavg", seed=1)
+    names = [f"c{i}" for i in range(10)]
+    drawn = [participants(names, 3, site, t) for t in range(1, 41)]
+    assert drawn == [participants(names, 3, site, t) for t in range(1, 41)]
+    assert drawn != [participants(names, 3, other, t) for t in range(1, 41)]
+    assert all(len(set(chosen)) == 3 for chosen in drawn)
+    assert {name for chosen in drawn for name in chosen} == set(names)
+
+
+def test_only_participants_are_trained_and_averaged() -> None:
+    site = method_site("fedavg")
+    partial = run(site, Rounds(1, clients_per_round=2))
+    chosen = participants(["c0", "c1", "c2", "c3"], 2, site, 1)
+    only_they = site.federation.with_data(
+        clients=tuple(c for c in site.federation.clients if c.name in chosen)
+    )
+    assert_same_bits(partial.shared, run(method_site("fedavg", federation=only_they), 1).shared)
+    assert partial.journal.records[0].participants == 2
+
+
+def test_scaffold_counts_absent_clients_when_it_moves_the_variate() -> None:
+    """c is the mean over all four clients, of which two have never trained and hold zeros."""
+    partial = run(method_site("scaffold"), Rounds(1, clients_per_round=2))
+    held = [partial.backend.private_of(f"c{k}").get("own_control", {}) for k in range(4)]
+    assert sum(1 for control in held if control) == 2
+    control = partial.progress.state.memory["control"]
+    summed = {n: torch.stack([c[n] for c in held if c]).sum(dim=0) / 4 for n in control}
+    assert_close(control, summed, 1e-6)
+
+
+def test_the_learning_rate_falls_after_its_steps() -> None:
+    rounds = Rounds(5, lr_decay=0.5, lr_steps=(2, 4))
+    assert [rounds.lr_factor(t) for t in range(1, 6)] == [1.0, 1.0, 0.5, 0.5, 0.25]
+    frozen = run(method_site("fedavg"), Rounds(3, lr_decay=0.0, lr_steps=(1,)))
+    assert_close(frozen.shared, run(method_site("fedavg"), 1).shared, 1e-6)
+
+
+def test_a_client_that_fails_is_recorded_and_the_others_go_on() -> None:
+    result = run(poisoned_site("fedavg"), 2)
+    for record in result.journal.records:
+        assert record.participants == 2
+        assert record.failures.keys() == {"c1"}
+        assert "not finite" in record.failures["c1"]
+        assert math.isfinite(record.train_loss)
+    healthy = make_site(result.site.recipe, without(one_poisoned(), "c1"))
+    assert_close(result.shared, run(healthy, 2).shared, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["local", "scaffold", "fednova", "ditto", "fedbn"])
+def test_a_client_that_failed_once_comes_back_unharmed(name: str) -> None:
+    """Only in the first round is the learning rate high enough to poison."""
+    site = poisoned_site(name, "batch-norm", until=0.06)
+    result = run(site, Rounds(3, lr_decay=0.5, lr_steps=(1,)))
+    assert [sorted(record.failures) for record in result.journal.records] == [["c1"], [], []]
+    assert all(bool(torch.isfinite(t).all()) for t in result.everything().values())
+
+
+def test_too_few_updates_leave_the_model_as_it_was() -> None:
+    result = run(poisoned_site("fedavg"), Rounds(2, min_clients=3))
+    assert_same_bits(result.shared, copied(toy_model().state_dict()))
+    assert [record.notes for record in result.journal.records] == [
+        ("only 2 usable updates: the model stays as it was",)
+    ] * 2
+
+
+def test_enough_updates_are_enough() -> None:
+    result = run(poisoned_site("fedavg"), Rounds(1, min_clients=2))
+    assert result.journal.records[0].notes == ()
+    assert not torch.equal(result.shared["head.bias"], toy_model().head.bias)  # type: ignore[arg-type]
+
+
+def all_poisoned(until: float = 0.0) -> Site:
+    federation = toy_federation((9, 12))
+    federation = federation.with_data(y=torch.full_like(federation.y, 2))
+    return make_site(Recipe(objective=Poisoned(until=until)), federation)
+
+
+def test_a_first_round_in_which_everybody_fails_is_an_error_with_a_reason() -> None:
+    with pytest.raises(RunError, match=r"every client failed in the first round; 'c0': .*finite"):
+        run(all_poisoned(), 3)
+
+
+def test_a_later_round_in_which_everybody_fails_is_survived() -> None:
+    result = run(all_poisoned(until=-0.06), Rounds(3, lr_decay=0.5, lr_steps=(1,)))
+    assert [len(record.failures) for record in result.journal.records] == [0, 2, 2]
+    assert_same_bits(result.shared, result.journal.states[0].state.shared)
+    assert math.isnan(result.journal.records[-1].train_loss)
+
+
+def answered(tensors: dict[str, Tensor] | None, error: str | None = None) -> Outcome:
+    update = None if tensors is None else Update("c0", tensors, 7, 1)
+    return Outcome("c0", update, error=error)
+
+
+def test_answers_that_cannot_be_used_are_refused_with_the_reason() -> None:
+    site = method_site("fedavg")
+    whole = copied(site.initial)
+    lacking = {n: t for n, t in whole.items() if n != "head.bias"}
+    bent = {**whole, "head.bias": torch.zeros(4)}
+    cases = {
+        "no answer": answered(None),
+        "out of memory": answered(None, "out of memory"),
+        "the update has other entries than the shared model": answered(lacking),
+        "head.bias has shape (4,)": answered(bent),
+    }
+    for reason, outcome in cases.items():
+        assert accept([outcome], site) == ([], {"c0": reason})
+    updates, failures = accept([answered(whole)], site)
+    assert (len(updates), failures) == (1, {})
+
+
+def test_a_backend_that_sends_an_infinity_loses_only_that_client() -> None:
+    class Meddler(OpenBackend):
+        def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
+            first, *rest = super().train(tasks)
+            assert first.update is not None
+            broken = {**first.update.tensors, "head.bias": torch.full((3,), math.inf)}
+            return [replace(first, update=replace(first.update, tensors=broken)), *rest]
+
+    site = method_site("fedavg")
+    result = run(site, 1, Meddler(site))
+    assert result.journal.records[0].failures == {"c0": "head.bias is not finite"}
+    others = method_site("fedavg", federation=without(site.federation, "c0"))
+    assert_close(result.shared, run(others, 1).shared, 1e-6)
+
+
+def test_patience_ends_a_run_that_no_longer_improves() -> None:
+    """Without a learning rate no round is better than the first: 1 + 2 rounds of patience."""
+    still = Settings(Optimiser("sgd", 0.0), 1, 8)
+    result = run(method_site("fedavg", settings=still), Rounds(10, patience=2))
+    assert result.progress.round == 3
+    assert result.progress.finished
+    assert (result.progress.selected.round, result.progress.selected.waited) == (1, 2)
+
+
+def test_the_selected_round_has_the_best_mean_validation_score_of_the_clients() -> None:
+    result = standard_run("fedavg")
+    means = {}
+    for t in (1, 2, 3):
+        values = [
+            value
+            for key, value in result.scores.items()
+            if key[0] == t and key[2] == "seen" and key[5:] == ("validation", "accuracy")
+        ]
+        assert len(values) == 4
+        means[t] = float(np.mean(values))
+    best = max(means, key=lambda t: means[t])
+    assert result.progress.selected.round == best
+    assert result.progress.selected.value == pytest.approx(means[best])
+
+
+def test_a_choice_prefers_the_better_and_of_equals_the_earlier() -> None:
+    choice = Choice()
+    for t, value in enumerate([0.5, 0.7, 0.7, math.nan, 0.6], start=1):
+        choice = choice.see(t, value, higher_is_better=True)
+    assert choice == Choice(2, 0.7, waited=2)
+    low = Choice().see(1, 0.5, False).see(2, 0.4, False).see(3, 0.9, False)
+    assert low == Choice(2, 0.4, waited=1)
+
+
+def test_rounds_are_scored_as_often_as_asked_and_at_the_end() -> None:
+    result = run(method_site("fedavg"), Rounds(5, score_every=2))
+    assert sorted({row.round for row in result.journal.rows}) == [2, 4, 5]
+    assert [record.round for record in result.journal.records] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [("fedavg", {"global"}), ("local", {"personal"}), ("ditto", {"global", "personal"})],
+)
+def test_every_model_is_scored_on_everyone_it_concerns(name: str, models: set[str]) -> None:
+    rows = [row for row in standard_run(name).journal.rows if row.round == 3]
+    where = {(r.model, r.on, r.client, r.split, r.n) for r in rows if r.metric == "accuracy"}
+    expected: set[tuple[str, str, str, str, int]] = set()
+    for model in models:
+        expected |= {
+            (model, "seen", f"c{k}", split, 5) for k in range(4) for split in ("validation", "test")
+        }
+        expected.add((model, "unseen", "c4", "test", 5))
+    if "global" in models:
+        expected.add(("global", "central", "", "test", 25))
+    assert where == expected
+    assert {row.metric for row in rows} == {"accuracy", "loss"}
+
+
+LOGISTIC = 4 * (6 * 3 + 3)
+"""Bytes of the weights and biases of six features and three classes, in float32."""
+
+
+@pytest.mark.parametrize(
+    ("name", "down", "up"),
+    [
+        ("fedavg", LOGISTIC, LOGISTIC),
+        ("ditto", LOGISTIC, LOGISTIC),
+        ("scaffold", 2 * LOGISTIC, 2 * LOGISTIC),
+        ("fednova", LOGISTIC, LOGISTIC + 8),
+        ("local", 0, 0),
+    ],
+)
+def test_bytes_are_counted_by_hand(name: str, down: int, up: int) -> None:
+    model = Classifier(nn.Identity(), nn.Linear(6, 3))
+    result = run(make_site(find(name).recipe(), module=model), Rounds(2, clients_per_round=3))
+    assert [(r.bytes_down, r.bytes_up) for r in result.journal.records] == [(3 * down, 3 * up)] * 2
+
+
+def test_fedbn_saves_the_bytes_of_batch_norm() -> None:
+    """Five features: scale, shift, mean and variance in float32 and a counter of eight bytes."""
+    saved = 4 * 5 * 4 + 8
+    averaged, private = standard_run("fedavg", "batch-norm"), standard_run("fedbn", "batch-norm")
+    difference = averaged.journal.records[0].bytes_up - private.journal.records[0].bytes_up
+    assert difference == 4 * saved
+
+
+def test_the_recorded_loss_is_the_mean_over_participants() -> None:
+    class Listening(OpenBackend):
+        losses: tuple[float, ...] = ()
+
+        def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
+            outcomes = super().train(tasks)
+            self.losses = tuple(outcome.loss for outcome in outcomes)
+            return outcomes
+
+    site = method_site("fedavg")
+    backend = Listening(site)
+    result = run(site, 1, backend)
+    assert result.journal.records[0].train_loss == pytest.approx(sum(backend.losses) / 4)
+
+
+def test_a_finished_stage_is_not_run_again() -> None:
+    class Finished_(ListJournal):
+        def resume(self, stage: str) -> Progress | None:
+            return standard_run("fedavg").progress
+
+    site = method_site("fedavg")
+    journal = Finished_()
+    assert federate(site, OpenBackend(site), Rounds(3), journal).round == 3
+    assert journal.records == []
+
+
+@dataclass(frozen=True)
+class Logits(Report):
+    """Sends what the client's model says about its samples."""
+
+    def report(self, finished: Finished) -> Reported:
+        with torch.no_grad():
+            return Reported(sends={"logits": {"z": finished.model()(finished.samples()[0])}})
+
+
+def test_descriptions_see_the_model_in_evaluation_mode_and_each_client_its_own() -> None:
+    """Twenty clients on several threads, each sent another model."""
+    federation = toy_federation([8] * 20)
+    site = make_site(Recipe(), federation, toy_model("batch-norm"))
+    sent = [
+        {n: t + 0.1 * k for n, t in site.initial.items() if t.is_floating_point()}
+        for k in range(20)
+    ]
+    tasks = [
+        DescribeTask(client.name, 1, model, (Logits(),))
+        for client, model in zip(federation.clients, sent, strict=True)
+    ]
+    for client, model, outcome in zip(
+        federation.clients, sent, OpenBackend(site).describe(tasks), strict=True
+    ):
+        assert outcome.update is not None, outcome.error
+        plain = toy_model("batch-norm").eval()
+        plain.load_state_dict({**site.initial, **model})
+        torch.testing.assert_close(
+            outcome.update.reports["logits"]["z"], plain(federation.x[client.train])
+        )
+
+
+def test_a_description_that_raises_is_one_lost_answer() -> None:
+    @dataclass(frozen=True)
+    class Picky(Report):
+        def report(self, finished: Finished) -> Reported:
+            if finished.client.name == "c1":
+                raise ValueError("not me")
+            return Reported()
+
+    site = method_site("fedavg")
+    tasks = [DescribeTask(f"c{k}", 1, site.initial, (Picky(),)) for k in range(4)]
+    outcomes = OpenBackend(site).describe(tasks)
+    assert [outcome.error for outcome in outcomes] == [None, "ValueError: not me", None, None]
+
+
+def test_an_adapted_model_is_fine_tuned_plainly_on_the_clients_data() -> None:
+    """Two epochs of the head alone, from the model that was sent, which stays as it is."""
+    site = method_site("fedavg")
+    backend = OpenBackend(site)
+    sent = copied(site.initial)
+    adapt = Adapt((Phase(trains=only("head"), epochs=2, lr=0.2),))
+    clients = [*site.federation.clients, *site.federation.unseen]
+    tasks = [ScoreTask(c.name, 5, sent, "global", ("test",), adapt) for c in clients]
+    for client, scored in zip(clients, backend.score(tasks), strict=True):
+        model = toy_model()
+        optimiser = torch.optim.SGD(model.head.parameters(), lr=0.2)
+        plan = schedule(client.train, (0, "main", "adapt", 0, client.name, 5), 8, 2, True)
+        for positions, mask in zip(plan.positions, plan.mask, strict=True):
+            rows = torch.from_numpy(client.train[positions[mask > 0]])
+            optimiser.zero_grad()
+            loss = F.cross_entropy(model(site.federation.x[rows]), site.federation.y[rows])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        assert_close(scored.tensors, copied(model.state_dict()), 1e-5)
+        logits = model(site.federation.x[client.test])
+        right = (logits.argmax(dim=1) == site.federation.y[client.test]).float().mean()
+        assert scored.scores["test"]["accuracy"] == pytest.approx(float(right), abs=1e-6)
+    assert_same_bits(sent, site.initial)
+
+
+def test_shots_are_a_seeded_few_of_every_class() -> None:
+    y = torch.tensor([0] * 10 + [1] * 10 + [2])
+    rows = np.arange(21)
+    chosen = shots(rows, y, 3, 0, "ann")
+    assert np.bincount(y.numpy()[chosen]).tolist() == [3, 3, 1]
+    assert chosen.tolist() == shots(rows, y, 3, 0, "ann").tolist()
+    assert chosen.tolist() != shots(rows, y, 3, 0, "bob").tolist()
+
+
+@pytest.mark.parametrize("count", [40, 257])
+def test_an_unseen_client_of_fedbn_takes_its_statistics_from_its_own_inputs(count: int) -> None:
+    """Mean and variance of the first layer's outputs on its own training rows."""
+    federation = toy_federation((16, 16))
+    rng = np.random.default_rng(5)
+    extra = torch.from_numpy(rng.normal(3.0, 2.0, (count, 6))).to(torch.float32)
+    start = len(federation.y)
+    rows = np.arange(start, start + count)
+    federation = federation.with_data(
+        x=torch.cat([federation.x, extra]),
+        y=torch.cat([federation.y, torch.zeros(count, dtype=torch.int64)]),
+        unseen=(Client("eve", rows, test=rows[:10]),),
+    )
+    result = run(method_site("fedbn", "batch-norm", federation=federation), 1)
+    task = ScoreTask("eve", 1, result.shared, "personal", ("test",))
+    (scored,) = result.backend.score([task])
+    outputs = extra @ result.shared["body.0.weight"].T
+    mean, variance = scored.tensors["body.1.running_mean"], scored.tensors["body.1.running_var"]
+    torch.testing.assert_close(mean, outputs.mean(dim=0), rtol=0.02, atol=0.02)
+    torch.testing.assert_close(variance, outputs.var(dim=0), rtol=0.02, atol=0.02)
