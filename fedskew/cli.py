@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
@@ -216,18 +216,21 @@ def reproduce(
     ] = "smoke",
     out: Annotated[
         Path, typer.Option(help="Folder for the runs and the page of results.", metavar="DIR")
-    ] = Path("reproduced"),
+    ] = Path("results"),
     data_dir: DataDir = None,
 ) -> None:
     """Run a source's experiments again and hold its claims against our numbers.
 
     Repeat the command to go on after an interruption.
     """
-    from importlib import import_module
+    from fedskew.progress import SuiteObserver
+    from fedskew.suite import reproduce as reproduce_suite
 
-    suites: Any = import_module("fedskew.suite")
-    with _stoppable("stopped; repeat the command to go on"):
-        suites.reproduce(suite, scale=scale, out=out, data_dir=data_dir, report=typer.echo)
+    with SuiteObserver(_console()) as watch, _stoppable(watch.stopped):
+        done = reproduce_suite(suite, scale=scale, out=out, data_dir=data_dir, report=watch)
+    for verdict in done.verdicts:
+        typer.echo(f"{verdict.claim.name}: {verdict.text}")
+    typer.echo(f"The whole page is {done.page}.")
 
 
 def config_file(given: str) -> Path:
@@ -251,19 +254,16 @@ def shipped_examples() -> dict[str, Path]:
 def _watching() -> Iterator[Observer]:
     from fedskew.progress import observer
 
-    with observer(_console()) as watch:
-        try:
-            yield watch
-        except KeyboardInterrupt:
-            raise Stopped(watch.stopped()) from None
+    with observer(_console()) as watch, _stoppable(watch.stopped):
+        yield watch
 
 
 @contextmanager
-def _stoppable(sentence: str) -> Iterator[None]:
+def _stoppable(sentence: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(sentence) from None
+        raise Stopped(sentence()) from None
 
 
 def _console() -> Console:

@@ -24,7 +24,7 @@ from fedskew.engine.evaluate import (
     evaluate,
     trains_batch_statistics,
 )
-from fedskew.engine.graph import CompiledStep
+from fedskew.engine.graph import Step
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
 from fedskew.engine.streams import stream
@@ -118,7 +118,7 @@ class Site:
     plan: Plan
     seed: int
     stage: str = "main"
-    _trainings: dict[Any, CompiledStep] = field(default_factory=dict, repr=False)
+    _trainings: dict[Phase, Training] = field(default_factory=dict, repr=False)
 
     @cached_property
     def evaluation(self) -> EvaluationModules:
@@ -141,41 +141,47 @@ class Site:
         return any(phase.model == "personal" for phase in self.recipe.trains)
 
     def training(self, phase: Phase, lr_factor: float) -> Training:
-        """The engine's view of a phase; its compiled step is kept from round to round."""
+        """The engine's view of a phase; its traced steps are kept from round to round."""
         objective = phase.objective or self.recipe.objective
-        trained = phase.trains.names(self.module) & self.parameters
-        settings = self.settings
-        lr = (settings.optimiser.lr if phase.lr is None else phase.lr) * lr_factor
-        environments = objective.environments
-        federation = self.federation
-        return Training(
-            step=self._trainings.setdefault(phase, _compile(self.module, objective, phase)),
-            trained=trained,
-            buffers=tuple(sorted(self.initial.keys() & dict(self.module.named_buffers()).keys())),
-            optimiser=replace(settings.optimiser, lr=lr),
-            batch_size=settings.batch_size,
-            epochs=settings.epochs if phase.epochs is None else phase.epochs,
-            noise=objective.noise,
-            pads=not trains_batch_statistics(self.module),
-            chunk=self.plan.chunk,
-            x=federation.x,
-            y=federation.y,
-            environment=federation.environment if environments else None,
-            environments=environments,
-            counts_steps=objective.counts_steps,
-            drops=any(isinstance(layer, StreamDropout) for layer in self.module.modules()),
-        )
+        optimiser = self.settings.optimiser
+        lr = (optimiser.lr if phase.lr is None else phase.lr) * lr_factor
+        if phase not in self._trainings:
+            epochs = self.settings.epochs if phase.epochs is None else phase.epochs
+            modules = list(self.module.modules())
+            self._trainings[phase] = Training(
+                _gradient(self.module, objective, phase),
+                trained=phase.trains.names(self.module) & self.parameters,
+                buffers=tuple(sorted(self.initial.keys() & dict(self.module.named_buffers()))),
+                optimiser=optimiser,
+                batch_size=self.settings.batch_size,
+                epochs=epochs,
+                chunk=self.plan.chunk,
+                x=self.federation.x,
+                y=self.federation.y,
+                environment=self.federation.environment,
+                environments=objective.environments,
+                noise=objective.noise,
+                pads=not trains_batch_statistics(self.module),
+                counts_steps=objective.counts_steps,
+                drops=any(isinstance(layer, StreamDropout) for layer in modules),
+            )
+        training = self._trainings[phase]
+        training.optimiser = replace(optimiser, lr=lr)
+        return training
 
     def received(self, sent: Tensors, private: Groups) -> Tensors:
         """The model a client starts from: what was sent, completed by what it keeps."""
         return {**self.initial, **private.get(SHARED, {}), **sent}
 
 
-def _compile(module: nn.Module, objective: Objective, phase: Phase) -> CompiledStep:
-    def step(
+def _gradient(module: nn.Module, objective: Objective, phase: Phase) -> Step:
+    """What a phase's client follows on one batch: the objective's gradient, corrected."""
+
+    def gradient(
         trained: Tensors, fixed: Tensors, context: dict[str, Any], batch: dict[str, Any]
     ) -> list[Tensor]:
-        with dropout_key(batch.pop("key", None)):
+        key = batch.pop("key", None)
+        with dropout_key(key):
             gradients, loss, buffers = objective.gradient(
                 module, trained, fixed, Batch(**batch), context
             )
@@ -184,7 +190,7 @@ def _compile(module: nn.Module, objective: Objective, phase: Phase) -> CompiledS
         moved = [buffers[name] for name in sorted(buffers)]
         return [*(gradients[name] for name in trained), loss, *moved]
 
-    return CompiledStep(step)
+    return gradient
 
 
 def train_clients(

@@ -9,10 +9,10 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedskew.experiment import Run
     from fedskew.score import Row
     from fedskew.server import Progress, RoundRecord
+    from fedskew.suite import Step
 
 MOST_LINES = 20
 ROOMY = 100
@@ -101,12 +102,7 @@ class Observer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
     def begin(self, config: Config, position: int = 1, total: int = 1) -> None:
@@ -211,12 +207,7 @@ class Live(Observer):
         self.bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.bars.stop()
 
     def begin(self, config: Config, position: int = 1, total: int = 1) -> None:
@@ -256,6 +247,35 @@ class Live(Observer):
         self.current = self.bars.add_task(
             f"{self.name}{stage}", total=stretch.rounds, completed=done, note=""
         )
+
+
+class SuiteObserver:
+    """Follows the runs of a suite: a line a run, and in a terminal the round it is in."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.status = console.status("reading the suite")
+        self.latest: Step | None = None
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.status.stop()
+
+    def __call__(self, step: Step) -> None:
+        self.latest = step
+        if step.state in ("started", "round"):
+            self.status.update(escape(step.text))
+        else:
+            self.console.print(step.text, markup=False, highlight=False, soft_wrap=True)
+
+    def stopped(self) -> str:
+        """What to tell a user who pressed Ctrl-C."""
+        where = f"at {self.latest.text}" if self.latest else "before the first run"
+        return f"stopped {where}; repeat the command to go on"
 
 
 def observer(console: Console) -> Observer:

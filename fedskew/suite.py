@@ -12,6 +12,7 @@ from fedskew.config import Config
 from fedskew.data.federation import Federation
 from fedskew.experiment import Run, make_federation, run
 from fedskew.folder import RunFolder
+from fedskew.report.figures import is_drawn
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import write_atomically
@@ -118,7 +119,7 @@ def _run_all(
     done = []
     for number, cell in enumerate(plan, start=1):
         folder = RunFolder.of(cell.config, runs)
-        if folder.is_finished:
+        if folder.is_finished and is_drawn(folder.path):
             tell(Step(number, len(plan), cell, "skipped"))
             done.append((cell, Run(folder.path)))
             continue

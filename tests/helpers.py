@@ -81,12 +81,8 @@ def make_site(
     settings: Settings | None = None,
     chunk: int = 2,
     seed: int = 0,
-    trainings: dict[Any, Any] | None = None,
 ) -> Site:
-    """A site with the toy federation and model, where no others are given.
-
-    ``trainings`` carries compiled steps from one site to the next of the same recipe and model.
-    """
+    """A site with the toy federation and model, where no others are given."""
     module = module or toy_model()
     if recipe.extends is not None:
         module = recipe.extends(module)
@@ -98,7 +94,6 @@ def make_site(
         settings=settings or Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8),
         plan=Plan("vectorised", chunk, "the test says so"),
         seed=seed,
-        _trainings={} if trainings is None else trainings,
     )
 
 
@@ -174,14 +169,9 @@ def run(site: Site, rounds: int | Rounds = 3, backend: OpenBackend | None = None
     return result
 
 
-_compiled: dict[tuple[str, str, str], dict[Any, Any]] = {}
-
-
 def method_site(name: str, kind: str = "mlp", knobs: Knobs | None = None, **changes: Any) -> Site:
-    """A site for a method by name; compiling its step is the slow part, so that happens once."""
-    steps = _compiled.setdefault((name, kind, repr(knobs)), {})
-    recipe = find(name).recipe(**(knobs or {}))
-    return make_site(recipe, module=toy_model(kind), trainings=steps, **changes)
+    """A site for a method by name."""
+    return make_site(find(name).recipe(**(knobs or {})), module=toy_model(kind), **changes)
 
 
 @cache

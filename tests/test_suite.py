@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from scipy.stats import t as student
 
 from fedskew.errors import ConfigError
-from fedskew.suite import Step, find_suite, reproduce, suites
+from fedskew.experiment import load_run
+from fedskew.suite import Reproduced, Step, find_suite, reproduce, suites
 from fedskew.suites.format import Claim, merged, parse_suite
 from fedskew.suites.grid import cells, missing_datasets
 from fedskew.suites.machine import UNKNOWN, commit
@@ -25,6 +27,8 @@ title = "A toy"
 source = "Nobody 2020"
 question = "Does the mechanism work?"
 
+[defaults]
+executor = "threads"
 [defaults.federation]
 clients = 4
 partition = { name = "dirichlet", alpha = 0.5 }
@@ -96,11 +100,40 @@ on = ["skewed", "shards"]
 """
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _no_pictures_of_single_runs() -> Iterator[None]:
+    """They have tests of their own and take longer than the runs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedskew.experiment.draw_run", lambda *_: None)
+        for module in ("fedskew.experiment", "fedskew.suite"):
+            patch.setattr(f"{module}.is_drawn", lambda *_: True)
+        yield
+
+
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     path = tmp_path / "toy.toml"
     path.write_text(TOY)
     return path
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The toy suite, run without interruption."""
+
+    suite: Path
+    out: Path
+    done: Reproduced
+    steps: list[Step]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "toy.toml").write_text(TOY)
+    steps: list[Step] = []
+    done = reproduce(str(folder / "toy.toml"), "smoke", folder / "out", report=steps.append)
+    return Whole(folder / "toy.toml", folder / "out", done, steps)
 
 
 @dataclass
@@ -256,21 +289,26 @@ def test_a_table_without_a_name_changes_knobs_only() -> None:
     assert merged({"m": {"name": "x", "k": 1}}, {"m": {"k": 2}}) == {"m": {"name": "x", "k": 2}}
 
 
-def test_a_suite_is_run_once_and_told_on_one_page(toy: Path, tmp_path: Path) -> None:
-    out, steps = tmp_path / "out", []
-    done = reproduce(str(toy), "smoke", out, report=steps.append)
-    assert [s.state for s in steps].count("finished") == 6
-    assert [s.state for s in steps].count("round") == 2 * (2 + 3 + 2)
-    assert steps[-1].text.startswith("[6/6] skewed · slow · seed 1: finished in ")
-    assert done.page == out / "toy-smoke.md"
-    assert [v.claim.name for v in done.verdicts] == ["pull"]
-    _check_page(done.page.read_text(), tmp_path)
-    _check_figures(out / "figures" / "toy-smoke")
+def test_every_step_is_told(whole: Whole) -> None:
+    states = [step.state for step in whole.steps]
+    assert states.count("finished") == 6
+    assert states.count("round") == 2 * (2 + 3 + 2)
+    assert whole.steps[-1].text.startswith("[6/6] skewed · slow · seed 1: finished in ")
 
-    again: list[Step] = []
-    same = reproduce(str(toy), "smoke", out, report=again.append)
-    assert [s.state for s in again] == ["skipped"] * 6
-    assert _numbers(same.page.read_text()) == _numbers(done.page.read_text())
+
+def test_a_suite_ends_in_one_page_and_its_figures(whole: Whole) -> None:
+    assert whole.done.page == whole.out / "toy-smoke.md"
+    assert [verdict.claim.name for verdict in whole.done.verdicts] == ["pull"]
+    _check_page(whole.done.page.read_text(), whole.out.parent)
+    _check_figures(whole.out / "figures" / "toy-smoke")
+
+
+def test_finished_runs_are_not_run_again(whole: Whole) -> None:
+    before = _numbers(whole.done.page.read_text())
+    steps: list[Step] = []
+    again = reproduce(str(whole.suite), "smoke", whole.out, report=steps.append)
+    assert [step.state for step in steps] == ["skipped"] * 6
+    assert _numbers(again.page.read_text()) == before
 
 
 def _check_page(page: str, tmp_path: Path) -> None:
@@ -301,21 +339,22 @@ def _numbers(page: str) -> str:
     return page.partition("## Made with")[0]
 
 
-def test_an_interrupted_suite_goes_on_where_it_was(toy: Path, tmp_path: Path) -> None:
+def test_an_interrupted_suite_goes_on_where_it_was(toy: Path, tmp_path: Path, whole: Whole) -> None:
     def interrupt(step: Step) -> None:
         if (step.number, step.state, step.round) == (2, "round", 2):
             raise KeyboardInterrupt
 
-    out = tmp_path / "out"
+    toy.write_text(TOY.replace("seeds = 2", 'seeds = 1\narms = ["avg", "prox"]'))
+    out, steps = tmp_path / "out", []
     with pytest.raises(KeyboardInterrupt):
         reproduce(str(toy), "smoke", out, report=interrupt)
     assert not (out / "toy-smoke.md").exists()
-    steps: list[Step] = []
-    resumed = reproduce(str(toy), "smoke", out, report=steps.append)
+    reproduce(str(toy), "smoke", out, report=steps.append)
     assert (steps[0].number, steps[0].state) == (1, "skipped")
     assert [s.round for s in steps if s.number == 2 and s.state == "round"] == [3]
-    whole = reproduce(str(toy), "smoke", tmp_path / "whole")
-    assert _numbers(resumed.page.read_text()) == _numbers(whole.page.read_text())
+    for run in (out / "runs").iterdir():
+        uninterrupted = load_run(whole.out / "runs" / run.name)
+        assert load_run(run).result["scores"] == uninterrupted.result["scores"]
 
 
 def test_fallback_data_are_used_and_owned_up_to(
@@ -362,7 +401,7 @@ def test_a_bad_suite_gets_one_clear_sentence(old: str, new: str, message: str, t
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("mu = 0.5", "mew = 0.5", r"setting 'skewed', arm 'prox'.*'mew'.*'mu'"),
+        ("mu = 0.5", "mew = 0.5", r"setting 'skewed', arm 'prox': .*'mew': choose from mu"),
         ("lr = 0.05", "rl = 0.05", r"arm 'slow': unknown setting 'train.rl'.*'train.lr'"),
     ],
 )
@@ -378,7 +417,7 @@ def test_a_bad_cell_is_named_before_anything_runs(
 def test_unknown_names_offer_the_nearest(toy: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'baselines'"):
         find_suite("baseline")
-    with pytest.raises(ConfigError, match="unknown scale of suite 'toy' 'papr'.*'paper'"):
+    with pytest.raises(ConfigError, match=r"unknown scale of suite 'toy' 'papr'.*'paper'"):
         reproduce(str(toy), "papr", tmp_path)
 
 

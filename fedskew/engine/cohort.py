@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fedskew.data.federation import Indices
 from fedskew.engine.batches import Schedule, schedule
-from fedskew.engine.graph import CompiledStep, Run, leaves
+from fedskew.engine.graph import Run, Step, TracedStep, for_each_client, leaves
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
 
@@ -52,29 +53,56 @@ class Trained:
     steps: int
 
 
-@dataclass(frozen=True)
 class Training:
-    """How a cohort trains: the compiled step and all that is the same for every client.
+    """How a cohort trains: the client's gradient and all that is the same for every client.
 
-    The step takes trained tensors, fixed ones, the clients' context and a batch, and returns the
-    gradients in the order of the trained tensors, the loss, and the buffers in their order.
+    ``gradient`` is written for one client: from its trained tensors, fixed ones, context and a
+    batch to the gradients in the order of the trained tensors, the loss, and the buffers in the
+    order of ``buffers``. Each step is traced once per shape and kept here.
     """
 
-    step: CompiledStep
-    trained: frozenset[str]
-    buffers: tuple[str, ...]
-    optimiser: Optimiser
-    batch_size: int
-    epochs: int
-    noise: Callable[[int], dict[str, tuple[int, ...]]]
-    pads: bool
-    chunk: int
-    x: Tensor
-    y: Tensor
-    environment: Tensor | None = None
-    environments: int = 0
-    counts_steps: bool = False
-    drops: bool = False
+    def __init__(
+        self,
+        gradient: Step,
+        *,
+        trained: frozenset[str],
+        buffers: tuple[str, ...],
+        optimiser: Optimiser,
+        batch_size: int,
+        epochs: int,
+        chunk: int,
+        x: Tensor,
+        y: Tensor,
+        environment: Tensor | None = None,
+        environments: int = 0,
+        noise: Callable[[int], dict[str, tuple[int, ...]]] = lambda samples: {},
+        pads: bool = True,
+        counts_steps: bool = False,
+        drops: bool = False,
+    ) -> None:
+        self.trained, self.buffers = trained, buffers
+        self.optimiser, self.batch_size, self.epochs = optimiser, batch_size, epochs
+        self.chunk, self.pads = (chunk if pads else 1), pads
+        self.x, self.y = x, y
+        self.environment, self.environments = environment, environments
+        self.noise, self.counts_steps, self.drops = noise, counts_steps, drops
+        self._gradient = for_each_client(gradient)
+        self.step = TracedStep(self._step)
+
+    def _step(
+        self,
+        trained: Tensors,
+        fixed: Tensors,
+        context: Tree,
+        data: tuple[Tensor, Tensor],
+        batch: dict[str, Tree],
+    ) -> list[Tensor]:
+        """Gather the samples of a stack's batches and follow every client's gradient."""
+        rows = batch.pop("rows")
+        for name, storage in zip(("x", "y"), data, strict=True):
+            gathered = storage.index_select(0, rows.reshape(-1))
+            batch[name] = gathered.reshape(*rows.shape, *storage.shape[1:])
+        return self._gradient(trained, fixed, context, batch)
 
 
 def train(works: Sequence[Work], training: Training) -> list[Trained | Exception]:
@@ -92,7 +120,7 @@ def train(works: Sequence[Work], training: Training) -> list[Trained | Exception
         for work in works
     }  # fmt: skip
     order = sorted(range(len(works)), key=lambda i: (-plans[works[i].name].steps, works[i].name))
-    chunks = list(split(order, training.chunk if training.pads else 1))
+    chunks = list(split(order, training.chunk))
 
     def attempt(chunk: Sequence[int]) -> list[Trained | Exception]:
         members = [works[i] for i in chunk]
@@ -114,113 +142,105 @@ def _train_chunk(
     works: Sequence[Work], plans: Sequence[Schedule], training: Training
 ) -> list[Trained]:
     """Train one stack of clients, longest first; finished clients leave from the end."""
-    first = works[0].tensors
-    trained = {n: _stack([w.tensors[n] for w in works]) for n in first if n in training.trained}
-    fixed = {n: _together([w.tensors[n] for w in works]) for n in first if n not in trained}
-    context = _stack_trees([w.context for w in works])
-    names = list(trained)
-    moments = training.optimiser.start(list(trained.values()))
-    results: list[Trained | None] = [None] * len(works)
-    losses = torch.zeros(len(works))
     stack = active = len(works)
-    batches = _Batches(works, plans, training)
+    tensors = {n: [w.tensors[n] for w in works] for n in works[0].tensors}
+    moving = training.trained.union(training.buffers)
+    held = {n: torch.stack(t) if n in moving else _together(t) for n, t in tensors.items()}
+    trained = {n: t for n, t in held.items() if n in training.trained}
+    fixed = {n: t for n, t in held.items() if n not in training.trained}
+    context = _stack_trees([w.context for w in works])
+    moments = training.optimiser.start(list(trained.values()))
+    losses = training.x.new_zeros(stack)
+    lr = torch.tensor(training.optimiser.lr, dtype=torch.float64)
+    state = (trained, fixed, context, moments, losses)
+    batches = _batches(works, plans, training)
+    results: list[Trained] = []
     run: Run | None = None
     with torch.no_grad():
         for step in range(plans[0].steps):
             while plans[active - 1].steps <= step:
                 active -= 1
                 # Copied out: the slot goes on as ballast until the stack is narrowed.
-                results[active] = _finish(trained, fixed, losses, plans, active, Tensor.clone)
+                results.append(_finish(state, active, step, Tensor.clone))
             if active <= stack // 2:
                 stack = active
-                moments.narrow(stack)
-                trained = dict(zip(names, moments.parameters, strict=True))
-                fixed = {n: t[:stack] for n, t in fixed.items()}
-                context = _narrowed(context, stack)
+                state = pytree.tree_map(lambda t, count=stack: t[:count], state)
+                batches = pytree.tree_map(lambda t, count=stack: t[:, :count], batches)
                 run = None
-            batch = batches.at(step, stack)
-            if run is None or training.buffers:
-                still = leaves(trained, fixed, context)
+            batch = {kind: _at(values, step) for kind, values in batches.items()}
+            if not training.pads:
+                width = int(batch["mask"].sum())
+                batch = pytree.tree_map(lambda t, count=width: t[:, :count], batch)
             if run is None or not training.pads:
-                run = training.step.ready(trained, fixed, context, batch)
+                same = (*state[:3], (training.x, training.y))
+                run, still = training.step.ready(*same, batch), leaves(*same)
             outputs = run(*still, *leaves(batch))
-            moments.step(list(outputs[: len(names)]))
-            losses[:stack] += outputs[len(names)]
-            fixed.update(zip(training.buffers, outputs[len(names) + 1 :], strict=True))
-        for i in range(active):
-            results[i] = _finish(trained, fixed, losses, plans, i)
-    return [result for result in results if result is not None]
+            _apply(training, state, outputs, lr)
+        results += [_finish(state, i, plans[0].steps) for i in reversed(range(active))]
+    return results[::-1]
+
+
+def _apply(
+    training: Training, state: tuple[Any, ...], outputs: Sequence[Tensor], lr: Tensor
+) -> None:
+    """Move parameters, buffers and summed losses, in place."""
+    trained, fixed, _, moments, losses = state
+    count = len(trained)
+    training.optimiser.step(list(trained.values()), list(outputs[:count]), moments, lr)
+    losses += outputs[count]
+    for name, value in zip(training.buffers, outputs[count + 1 :], strict=True):
+        fixed[name].copy_(value)
 
 
 def _finish(
-    trained: Tensors,
-    fixed: Tensors,
-    losses: Tensor,
-    plans: Sequence[Schedule],
-    i: int,
-    take: Callable[[Tensor], Tensor] = lambda t: t,
+    state: tuple[Any, ...], i: int, steps: int, take: Callable[[Tensor], Tensor] = lambda t: t
 ) -> Trained:
+    trained, fixed, _, _, losses = state
     tensors = {n: take(t[i]) for n, t in {**fixed, **trained}.items()}
-    steps = plans[i].steps
     return Trained(tensors, float(losses[i]) / steps, steps)
 
 
-class _Batches:
-    """Gathers the step-th batch of every client in a stack from the shared storage."""
+def _batches(
+    works: Sequence[Work], plans: Sequence[Schedule], training: Training
+) -> dict[str, Tree]:
+    """All batches of a stack but the samples themselves, as tensors [step, client, ...]."""
+    steps = plans[0].steps
+    pairs = list(zip(works, plans, strict=True))
+    mask = _pad([plan.mask for plan in plans], steps)
+    batches: dict[str, Tree] = {
+        "rows": _pad([work.rows[plan.positions] for work, plan in pairs], steps),
+        "mask": mask,
+        "weight": mask,
+    }
+    if any(work.sample_weight is not None for work in works):
+        weights = [_weights(work)[plan.positions] for work, plan in pairs]
+        batches["weight"] = _pad(weights, steps) * mask
+    batches["noise"] = {
+        kind: _pad([_draw(work, kind, plan.steps, shape) for work, plan in pairs], steps)
+        for kind, shape in training.noise(mask.shape[2]).items()
+    }
+    if training.environments:
+        assert training.environment is not None
+        batches["environment"] = training.environment[batches["rows"]]
+    if training.drops:
+        keys = [stream(0, "dropout", *w.key).integers(2**62, size=steps) for w in works]
+        batches["key"] = torch.from_numpy(np.stack(keys, axis=1))
+    if training.counts_steps:
+        before = torch.tensor([float(work.steps_before) for work in works])
+        batches["step"] = torch.arange(steps)[:, None] + before
+    return batches
 
-    def __init__(
-        self, works: Sequence[Work], plans: Sequence[Schedule], training: Training
-    ) -> None:
-        self._training = training
-        steps = plans[0].steps
-        self._positions = _pad([plan.positions for plan in plans], steps)
-        self._mask = _pad([plan.mask for plan in plans], steps)
-        rows = [work.rows[plan.positions] for work, plan in zip(works, plans, strict=True)]
-        self._rows = _pad(rows, steps)
-        self._weight = self._mask
-        if any(work.sample_weight is not None for work in works):
-            weights = [
-                np.ones(len(w.rows), np.float32) if w.sample_weight is None
-                else w.sample_weight.numpy().astype(np.float32)
-                for w in works
-            ]  # fmt: skip
-            at = [weight[plan.positions] for weight, plan in zip(weights, plans, strict=True)]
-            self._weight = _pad(at, steps) * self._mask
-        if training.drops:
-            keys = [stream(0, "dropout", *w.key).integers(2**62, size=steps) for w in works]
-            self._keys = torch.from_numpy(np.stack(keys))
-        self._before = torch.tensor([float(work.steps_before) for work in works])
-        width = self._rows.shape[2]
-        pairs = list(zip(works, plans, strict=True))
-        self._noise = {
-            kind: _pad([_draw(w, kind, plan.steps, shape) for w, plan in pairs], steps)
-            for kind, shape in training.noise(width).items()
-        }
 
-    def at(self, step: int, stack: int) -> dict[str, Tree]:
-        width = self._mask.shape[2]
-        if not self._training.pads:
-            width = int(self._mask[0, step].sum())
-        here = np.s_[:stack, step, :width]
-        rows = self._rows[here]
-        flat = rows.reshape(-1)
-        x, y = self._training.x, self._training.y
-        batch: dict[str, Tree] = {
-            "x": x.index_select(0, flat).view(*rows.shape, *x.shape[1:]),
-            "y": y.index_select(0, flat).view(rows.shape),
-            "mask": self._mask[here],
-            "weight": self._weight[here],
-            "noise": {kind: draws[here] for kind, draws in self._noise.items()},
-        }
-        if self._training.drops:
-            batch["key"] = self._keys[:stack, step]
-        if self._training.counts_steps:
-            batch["step"] = self._before[:stack] + step
-        if self._training.environments:
-            environment = self._training.environment
-            assert environment is not None
-            batch["environment"] = environment.index_select(0, flat).view(rows.shape)
-        return batch
+def _at(values: Tree, step: int) -> Tree:
+    if isinstance(values, dict):
+        return {kind: draws[step] for kind, draws in values.items()}
+    return values[step]
+
+
+def _weights(work: Work) -> np.ndarray[Any, np.dtype[np.float32]]:
+    if work.sample_weight is None:
+        return np.ones(len(work.rows), np.float32)
+    return work.sample_weight.numpy().astype(np.float32)
 
 
 def _draw(
@@ -231,22 +251,18 @@ def _draw(
 
 
 def _pad(arrays: Sequence[np.ndarray[Any, Any]], steps: int) -> Tensor:
-    """Stack per-client arrays [steps_k, ...] into one tensor [K, steps, ...], zeros at the end."""
-    out = np.zeros((len(arrays), steps, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
+    """Per-client arrays [steps_k, ...] as one tensor [steps, client, ...], zeros at the end."""
+    out = np.zeros((steps, len(arrays), *arrays[0].shape[1:]), dtype=arrays[0].dtype)
     for k, array in enumerate(arrays):
-        out[k, : len(array)] = array
+        out[: len(array), k] = array
     return torch.from_numpy(out)
-
-
-def _stack(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(tensors))
 
 
 def _together(tensors: Sequence[Tensor]) -> Tensor:
     """A stack for reading only: one tensor that all clients share is not copied."""
     if all(t is tensors[0] for t in tensors):
         return tensors[0].unsqueeze(0).expand(len(tensors), *tensors[0].shape)
-    return _stack(tensors)
+    return torch.stack(list(tensors))
 
 
 def _stack_trees(trees: Sequence[Mapping[str, Tree]]) -> dict[str, Tree]:
@@ -255,13 +271,6 @@ def _stack_trees(trees: Sequence[Mapping[str, Tree]]) -> dict[str, Tree]:
         if isinstance(trees[0][name], Mapping)
         else _together([t[name] for t in trees])
         for name in trees[0]
-    }
-
-
-def _narrowed(tree: Mapping[str, Tree], count: int) -> dict[str, Tree]:
-    return {
-        name: _narrowed(value, count) if isinstance(value, Mapping) else value[:count]
-        for name, value in tree.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Turns one training step, written for one client, into a flat graph that runs for a stack.
+"""Turns a step, written for one client, into a flat graph of operations that runs for a stack.
 
 Differentiating and batching by ``torch.func`` cost more than the arithmetic of a small model, and
 are not safe in several threads. So each step is traced once per shape into plain tensor
@@ -23,52 +23,54 @@ from fedskew.errors import ConfigError
 
 Tree = Any
 Step = Callable[..., list[Tensor]]
-Run = Callable[..., Sequence[Tensor]]
+Run = Callable[..., Any]
 
 _tracing = threading.Lock()
 
 
-class CompiledStep:
-    """A function of trees of tensors, traced once for every shape it meets.
-
-    ``function`` is written for a single client and returns a list of tensors; a stack of one runs
-    it as it is and larger stacks run it under vmap, so its author never sees the client axis.
-    """
+class TracedStep:
+    """A function of trees of tensors, traced once for every shape it meets."""
 
     def __init__(self, function: Step) -> None:
         self._function = function
         self._graphs: dict[Any, Run] = {}
 
     def ready(self, *trees: Tree) -> Run:
-        """The graph for stacked trees of these shapes.
+        """The graph for trees of these shapes; it takes their leaves, in order.
 
-        It takes the trees' leaves in order: a loop that calls it often need not walk the trees
-        again and again.
+        A loop that calls it often keeps the leaves and need not walk the trees again.
         """
-        inputs, spec = pytree.tree_flatten(trees)
-        key = (spec, tuple((t.shape, t.dtype) for t in inputs))
+        inputs, structure = pytree.tree_flatten(trees)
+        key = (structure, tuple((t.shape, t.dtype) for t in inputs))
         if key not in self._graphs:
             with _tracing:
                 if key not in self._graphs:
-                    self._graphs[key] = self._trace(inputs, spec)
+                    self._graphs[key] = self._trace(inputs, structure)
         return self._graphs[key]
 
-    def __call__(self, *trees: Tree) -> Sequence[Tensor]:
-        return self.ready(*trees)(*leaves(*trees))
-
-    def _trace(self, inputs: list[Tensor], spec: Any) -> Run:
+    def _trace(self, inputs: list[Tensor], structure: Any) -> Run:
         def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
-            stacked = pytree.tree_unflatten(list(tensors), spec)
-            if len(tensors[0]) > 1:
-                return tuple(torch.func.vmap(self._function)(*stacked))
-            single = self._function(*pytree.tree_map(lambda t: t[0], stacked))
-            return tuple(t.unsqueeze(0) for t in single)
+            return tuple(self._function(*pytree.tree_unflatten(list(tensors), structure)))
 
-        # Tracing on copies: an in-place buffer update must not touch the caller's tensors.
-        examples = [t.clone() for t in inputs]
-        graph = make_fx(flat)(*examples)
+        graph = make_fx(flat)(*inputs)
         _refuse_hidden_randomness(graph)
-        return _scripted(rewrite(graph), examples)
+        return _scripted(rewrite(graph), inputs)
+
+
+def for_each_client(function: Step) -> Step:
+    """Let a function written for one client work on stacks of clients.
+
+    A stack of one runs the function as it is; larger ones run it under vmap.
+    """
+
+    def stacked(*trees: Tree) -> list[Tensor]:
+        if len(leaves(*trees)[0]) > 1:
+            many: list[Tensor] = torch.func.vmap(function)(*trees)
+            return many
+        single = function(*pytree.tree_map(lambda t: t[0], trees))
+        return [t.unsqueeze(0) for t in single]
+
+    return stacked
 
 
 def leaves(*trees: Tree) -> list[Tensor]:
@@ -86,7 +88,7 @@ def _refuse_hidden_randomness(graph: fx.GraphModule) -> None:
             )
 
 
-def _scripted(graph: nn.Module, examples: list[Tensor]) -> Run:
+def _scripted(graph: nn.Module, examples: Sequence[Tensor]) -> Run:
     """The graph as TorchScript, or as it is where an operation has no TorchScript form."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,27 +1,62 @@
-"""Optimiser steps on stacked parameters, in place and in one fused call."""
+"""Optimiser steps on stacked parameters, in place and in one fused operation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
+
+aten: Any = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    """SGD or Adam with its settings; its state is fresh each time a client starts training."""
+    """SGD or Adam with its settings; its state is fresh each time a client starts training.
+
+    ``start`` makes the state of a stack of clients and ``step`` moves parameters and state in
+    place, by operations a graph can hold. All clients of a stack are at the same step.
+    """
 
     kind: Literal["sgd", "adam"] = "sgd"
     lr: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def start(self, parameters: list[Tensor]) -> OptimiserState:
-        return OptimiserState(self, parameters)
+    def start(self, parameters: list[Tensor]) -> list[list[Tensor]]:
+        """Momentum (SGD), or first moments, second moments and the step count (Adam)."""
+        if self.kind == "adam":
+            zeros = [[torch.zeros_like(p) for p in parameters] for _ in range(2)]
+            # One count for each tensor, all on the client axis so that a stack can be narrowed.
+            return [*zeros, [p.new_zeros(len(p)) for p in parameters]]
+        return [[torch.zeros_like(p) for p in parameters]] if self.momentum else []
+
+    def step(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        state: list[list[Tensor]],
+        lr: Tensor,
+    ) -> None:
+        # The fused kernels walk through memory in order, whatever the strides.
+        gradients = [gradient.contiguous() for gradient in gradients]
+        if self.kind == "adam":
+            first, second, counts = state
+            for count in counts:
+                count.add_(1)
+            aten._fused_adam_.tensor_lr(
+                parameters, gradients, first, second, [], [count[0] for count in counts],
+                lr=lr, beta1=0.9, beta2=0.999, weight_decay=self.weight_decay, eps=1e-8,
+                amsgrad=False, maximize=False,
+            )  # fmt: skip
+        else:
+            # Momentum that starts at zero needs no special first step.
+            aten._fused_sgd_.tensor_lr(
+                parameters, gradients, state[0] if state else [],
+                weight_decay=self.weight_decay, momentum=self.momentum, lr=lr, dampening=0.0,
+                nesterov=False, maximize=False, is_first_step=False,
+            )  # fmt: skip
 
     def travelled_per_gradient(self) -> float:
         """How far the parameters finally move for one unit of a gradient, over the learning rate.
@@ -29,41 +64,3 @@ class Optimiser:
         Momentum ρ repeats every gradient 1 + ρ + ρ² + ... = 1/(1-ρ) times.
         """
         return 1.0 / (1.0 - self.momentum) if self.kind == "sgd" else 1.0
-
-
-@dataclass
-class OptimiserState:
-    """Moments of a stack of clients that all began at the same step."""
-
-    optimiser: Optimiser
-    parameters: list[Tensor]
-    first: list[Any] = field(init=False)
-    second: list[Tensor] = field(init=False)
-    steps: list[Tensor] = field(init=False)
-
-    def __post_init__(self) -> None:
-        adam_kind = self.optimiser.kind == "adam"
-        self.first = [torch.zeros_like(p) if adam_kind else None for p in self.parameters]
-        self.second = [torch.zeros_like(p) for p in self.parameters] if adam_kind else []
-        self.steps = [torch.zeros(()) for _ in self.parameters] if adam_kind else []
-
-    def narrow(self, count: int) -> None:
-        """Keep only the first ``count`` clients of the stack."""
-        self.parameters = [p[:count] for p in self.parameters]
-        self.first = [m if m is None else m[:count] for m in self.first]
-        self.second = [v[:count] for v in self.second]
-
-    def step(self, gradients: list[Tensor]) -> None:
-        settings = self.optimiser
-        if settings.kind == "adam":
-            adam(
-                self.parameters, gradients, self.first, self.second, [], self.steps,
-                fused=True, amsgrad=False, beta1=0.9, beta2=0.999, lr=settings.lr,
-                weight_decay=settings.weight_decay, eps=1e-8, maximize=False,
-            )  # fmt: skip
-        else:
-            sgd(
-                self.parameters, gradients, self.first,
-                fused=True, weight_decay=settings.weight_decay, momentum=settings.momentum,
-                lr=settings.lr, dampening=0.0, nesterov=False, maximize=False,
-            )  # fmt: skip

@@ -5,8 +5,6 @@ a third of a small CNN's step: max pooling of contiguous images (vectorised only
 come last), and the gradient of a first layer's few filter weights (better as one product).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -23,7 +21,8 @@ def rewrite(graph: fx.GraphModule) -> fx.GraphModule:
         if node.target is aten.max_pool2d_with_indices.default:
             _pool_channels_last(graph.graph, node)
         elif node.target is aten.convolution_backward.default:
-            _few_weights_by_product(graph.graph, node)
+            if not _few_weights_by_product(graph.graph, node):
+                node.target = convolution_backward
         elif node.target in (aten.view.default, aten._unsafe_view.default):
             # Traced for the old layout; a reshape also takes tensors whose channels come last.
             node.target = aten.reshape.default
@@ -35,7 +34,8 @@ def rewrite(graph: fx.GraphModule) -> fx.GraphModule:
 def _pool_channels_last(graph: fx.Graph, node: fx.Node) -> None:
     images = node.args[0]
     assert isinstance(images, fx.Node)
-    if _shape(images) is None or len(_shape(images)) != 4:
+    shape = _shape(images)
+    if shape is None or len(shape) != 4:
         return
     with graph.inserting_before(node):
         last = graph.call_function(
@@ -53,21 +53,55 @@ def _uses_indices_of(backward: fx.Node, pool: fx.Node) -> bool:
     return isinstance(indices, fx.Node) and indices.args[0] is pool
 
 
-def _few_weights_by_product(graph: fx.Graph, node: fx.Node) -> None:
-    """∂w of a plain convolution, where ∂x is not wanted: one product of gradient and patches."""
-    gradient, images, weight, _, stride, padding, dilation, transposed, _, groups, wanted = (
-        node.args
-    )
-    gradient_shape, image_shape, weight_shape = map(_shape, (gradient, images, weight))
-    if gradient_shape is None or image_shape is None or weight_shape is None:
-        return
-    plain = list(_ints(stride)) == [1, 1] and list(_ints(dilation)) == [1, 1] and groups == 1
-    unpadded = list(_ints(padding)) == [0, 0] and not transposed and len(weight_shape) == 4
-    filters, channels, high, wide = weight_shape if len(weight_shape) == 4 else (0, 0, 0, 0)
-    if not (plain and unpadded) or _bools(wanted)[0]:
-        return
-    if channels * high * wide > MOST_PATCH_VALUES:
-        return
+@torch.jit.script
+def _scripted_backward(
+    gradient: torch.Tensor,
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    wanted: list[bool],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    by_image, by_weight, by_bias = torch.ops.aten.convolution_backward(
+        gradient, images, weight, bias_sizes, stride, padding, dilation, transposed,
+        output_padding, groups, wanted,
+    )  # fmt: skip
+    # What nobody wants is no tensor at all, which the tracer cannot hold.
+    if not wanted[0]:
+        by_image = gradient
+    if not wanted[1]:
+        by_weight = weight
+    if not wanted[2]:
+        by_bias = gradient
+    # The optimiser's fused kernel reads memory in order: the layout must be the parameter's.
+    return by_image, by_weight.contiguous(), by_bias
+
+
+def convolution_backward(*arguments: Any) -> Any:
+    """The library's own kernel, in a form that TorchScript's tracer can write down."""
+    return _scripted_backward(*arguments)
+
+
+def _few_weights_by_product(graph: fx.Graph, node: fx.Node) -> bool:
+    """∂w of a plain convolution, where ∂x is not wanted: one product of gradient and patches.
+
+    Returns whether it applied.
+    """
+    args: Any = node.args
+    gradient, images, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args
+    shapes = [_shape(gradient), _shape(images), _shape(weight)]
+    if any(shape is None or len(shape) != 4 for shape in shapes):
+        return False
+    gradient_shape, image_shape, weight_shape = shapes
+    filters, channels, high, wide = weight_shape
+    plain = [*stride, *dilation, *padding, groups] == [1, 1, 1, 1, 0, 0, 1] and not transposed
+    if not plain or wanted[0] or channels * high * wide > MOST_PATCH_VALUES:
+        return False
     batch, _, rows, columns = gradient_shape
     image_columns = image_shape[3]
     plane = image_shape[2] * image_columns
@@ -96,16 +130,9 @@ def _few_weights_by_product(graph: fx.Graph, node: fx.Node) -> None:
         place = user.args[1]
         if place in (1, 2):
             user.replace_all_uses_with(by_weight if place == 1 else by_bias)
+    return True
 
 
-def _shape(node: Any) -> list[int]:
+def _shape(node: Any) -> Any:
     value = node.meta.get("val", node.meta.get("tensor_meta"))
-    return None if value is None else [int(size) for size in value.shape]  # type: ignore[return-value]
-
-
-def _ints(value: Any) -> list[int]:
-    return [int(v) for v in value]
-
-
-def _bools(value: Any) -> list[bool]:
-    return [bool(v) for v in value]
+    return None if value is None else [int(size) for size in value.shape]

@@ -102,10 +102,18 @@ def examples() -> dict[str, Entry]:
 
 
 def suites() -> dict[str, Entry]:
-    from importlib import import_module
+    from fedskew.suite import suites as shipped
 
-    module: Any = import_module("fedskew.suite")
-    return {name: Entry(name, suite.summary) for name, suite in module.suites().items()}
+    entries = {}
+    for name, suite in shipped().items():
+        sections = {
+            "source": suite.source,
+            "question": suite.question,
+            "scales": ", ".join(suite.scales),
+            "claims": "\n".join(f"{claim.name}: {claim.says}" for claim in suite.claims),
+        }
+        entries[name] = Entry(name, suite.title, ", ".join(suite.scales), sections)
+    return entries
 
 
 CATALOGUES: dict[str, Callable[[], dict[str, Entry]]] = {

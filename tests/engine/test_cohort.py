@@ -262,6 +262,38 @@ def test_a_model_may_hold_constants_as_buffers_outside_its_state() -> None:
         assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
 
 
+class Twisted(nn.Module):
+    """Uses its weights turned around, so that their gradients lie in memory otherwise than they."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.linspace(-1, 1, 24).reshape(6, 4))
+        self.cube = nn.Parameter(torch.linspace(-1, 1, 60).reshape(3, 4, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(x @ self.matrix)
+        return torch.einsum("bi,jik->bkj", hidden, self.cube).flatten(1)
+
+
+@pytest.mark.parametrize("optimiser", [Optimiser("sgd", 0.1), Optimiser("sgd", 0.1, 0.5)], ids=str)
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_gradients_may_lie_in_memory_in_any_order(chunk: int, optimiser: Optimiser) -> None:
+    model = Classifier(Twisted(), nn.Linear(15, 3))
+    settings = Settings(optimiser, epochs=2, batch_size=8)
+    site = make_site(Recipe(), module=model, settings=settings, chunk=chunk)
+    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+        plain = copy.deepcopy(model)
+        sgd = torch.optim.SGD(plain.parameters(), 0.1, optimiser.momentum)
+        plan = schedule(work.rows, work.key, 8, 2, pads=True)
+        for positions, mask in zip(plan.positions, plan.mask, strict=True):
+            rows = torch.from_numpy(work.rows[positions[mask > 0]])
+            sgd.zero_grad()
+            value = F.cross_entropy(plain(site.federation.x[rows]), site.federation.y[rows])
+            value.backward()  # type: ignore[no-untyped-call]
+            sgd.step()
+        assert_close(result.tensors, copied(plain.state_dict()), 1e-5)
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 4])
 def test_a_client_that_raises_harms_nobody_else(chunk: int) -> None:
     site = make_site(Recipe(), settings=SETTINGS, chunk=chunk)

@@ -30,13 +30,16 @@ def test_a_stack_steps_as_each_client_would_with_torch(settings: Optimiser) -> N
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(3, 4, generator=generator)
     gradients = torch.randn(5, 3, 4, generator=generator)
-    state = settings.start([start.clone()])
+    parameters = [start.clone()]
+    state = settings.start(parameters)
+    lr = torch.tensor(settings.lr, dtype=torch.float64)
     for step in range(5):
         if step == 2:
-            third = state.parameters[0][2].clone()
-            state.narrow(2)
-        state.step([gradients[step, : len(state.parameters[0])].contiguous()])
-    ours = [*state.parameters[0], third]
+            third = parameters[0][2].clone()
+            parameters = [p[:2] for p in parameters]
+            state = [[t[:2] for t in moments] for moments in state]
+        settings.step(parameters, [gradients[step, : len(parameters[0])]], state, lr)
+    ours = [*parameters[0], third]
     for k, steps in enumerate((5, 5, 2)):
         parameter = start[k].clone().requires_grad_()
         theirs = torch_optimiser(settings, parameter)
@@ -50,7 +53,9 @@ def test_momentum_makes_a_gradient_travel_further() -> None:
     """1 + 1/2 + 1/4 + ... = 2 for ρ = 1/2; a single unit gradient ends lr·2 away."""
     settings = Optimiser("sgd", 0.1, momentum=0.5)
     assert settings.travelled_per_gradient() == 2.0
-    state = settings.start([torch.zeros(1, 1)])
+    parameter = torch.zeros(1, 1)
+    state = settings.start([parameter])
     for step in range(40):
-        state.step([torch.full((1, 1), 1.0 if step == 0 else 0.0)])
-    assert float(state.parameters[0]) == pytest.approx(-0.2, abs=1e-6)
+        gradient = torch.full((1, 1), 1.0 if step == 0 else 0.0)
+        settings.step([parameter], [gradient], state, torch.tensor(0.1, dtype=torch.float64))
+    assert float(parameter) == pytest.approx(-0.2, abs=1e-6)

@@ -1,0 +1,106 @@
+"""Dropout masks belong to a client and a step, not to a thread or a stack."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import Tensors, assert_close, assert_same_bits, make_site, run, toy_federation
+from torch import nn
+
+from fedskew.client import Settings
+from fedskew.engine.cohort import Trained, Work, train
+from fedskew.engine.dropout import (
+    StreamDropout,
+    dropout_key,
+    hashed_uniform,
+    with_stream_dropout,
+)
+from fedskew.engine.optim import Optimiser
+from fedskew.models.registry import Classifier
+from fedskew.recipe import Phase, Recipe, find
+
+
+def dropping(p: float = 0.5) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        body = nn.Sequential(nn.Linear(6, 8), nn.Dropout(p), nn.Linear(8, 8), nn.Dropout(p))
+        return with_stream_dropout(Classifier(body, nn.Linear(8, 3)))
+
+
+def trained(chunk: int, key: str = "a", p: float = 0.5) -> list[Tensors]:
+    settings = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8)
+    site = make_site(Recipe(), toy_federation((16, 20, 7)), dropping(p), settings, chunk=chunk)
+    works = [
+        Work(c.name, c.train, site.initial, key=(key, c.name)) for c in site.federation.clients
+    ]
+    results = train(works, site.training(Phase(), 1.0))
+    assert all(isinstance(result, Trained) for result in results), results
+    return [result.tensors for result in results if isinstance(result, Trained)]
+
+
+def test_hashed_numbers_are_uniform_and_fixed_by_the_key() -> None:
+    """Mean 1/2 and variance 1/12, each within five deviations for 10,000 draws."""
+    places = torch.arange(10_000)
+    first, second = (hashed_uniform(places, torch.tensor(key)) for key in (1, 2))
+    for draws in (first, second):
+        assert abs(float(draws.mean()) - 1 / 2) < 5 * (1 / 12 / 10_000) ** 0.5
+        assert abs(float(draws.var()) - 1 / 12) < 5 * (1 / 180 / 10_000) ** 0.5
+        assert float(draws.min()) >= 0.0
+        assert float(draws.max()) < 1.0
+    together = torch.stack([first, second])
+    assert abs(float(torch.corrcoef(together)[0, 1])) < 5 / 100
+    assert torch.equal(first, hashed_uniform(places, torch.tensor(1)))
+
+
+@pytest.mark.parametrize("p", [0.2, 0.5])
+def test_dropout_zeroes_a_share_p_and_scales_the_rest(p: float) -> None:
+    layer = StreamDropout(p, 0, whole_channels=False).train()
+    with dropout_key(torch.tensor(7)):
+        out = layer(torch.ones(100, 100))
+    assert out.unique().tolist() == pytest.approx([0.0, 1 / (1 - p)])
+    assert abs(float((out == 0).float().mean()) - p) < 5 * (p * (1 - p) / 10_000) ** 0.5
+
+
+def test_layers_drop_apart_and_channels_drop_whole() -> None:
+    ones = torch.ones(8, 16, 3, 3)
+    with dropout_key(torch.tensor(7)):
+        first, second, whole = (
+            StreamDropout(0.5, number, channels).train()(ones)
+            for number, channels in ((0, False), (1, False), (2, True))
+        )
+    assert not torch.equal(first, second)
+    assert set(whole.mean(dim=(2, 3)).unique().tolist()) == {0.0, 2.0}
+
+
+def test_nothing_is_dropped_in_evaluation() -> None:
+    layer = StreamDropout(0.5, 0, whole_channels=False).eval()
+    with dropout_key(torch.tensor(7)):
+        assert torch.equal(layer(torch.ones(5, 5)), torch.ones(5, 5))
+
+
+def test_masks_do_not_depend_on_how_clients_are_stacked() -> None:
+    alone = trained(chunk=1)
+    for chunk in (2, 3):
+        for ours, theirs in zip(trained(chunk), alone, strict=True):
+            assert_close(ours, theirs, 1e-5)
+
+
+def test_masks_follow_the_key_of_the_client() -> None:
+    first, again, other, none = trained(2), trained(2), trained(2, "b"), trained(2, p=0.0)
+    for k in range(3):
+        assert_same_bits(first[k], again[k])
+        assert not torch.equal(first[k]["head.weight"], other[k]["head.weight"])
+        assert not torch.equal(first[k]["head.weight"], none[k]["head.weight"])
+
+
+def test_a_method_with_dropout_repeats_and_scores_without_it() -> None:
+    first, again = (run(make_site(find("fedavg").recipe(), module=dropping()), 2) for _ in "ab")
+    assert_same_bits(first.everything(), again.everything())
+    plain = Classifier(nn.Sequential(nn.Linear(6, 8), nn.Identity(), nn.Linear(8, 8)),
+                       nn.Linear(8, 3))  # fmt: skip
+    plain.load_state_dict(first.shared)
+    federation = first.site.federation
+    rows = federation.central_test
+    right = (plain(federation.x[rows]).argmax(dim=1) == federation.y[rows]).float().mean()
+    key = (2, "global", "central", "", "none", "test", "accuracy")
+    assert first.scores[key] == pytest.approx(float(right), abs=1e-6)
