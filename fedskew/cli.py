@@ -272,10 +272,6 @@ def _console() -> Console:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 2 for a user's mistake, 1 for one of ours."""
-    # A user's module:function lies in the working folder, where an installed command does not
-    # look; last in the list, it cannot hide anybody else's module.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     try:
         code = app(args=arguments, standalone_mode=False)
         sys.stdout.flush()

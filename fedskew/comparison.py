@@ -15,7 +15,7 @@ from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError, RunError
 from fedskew.experiment import Run, make_federation, resolve, run
 from fedskew.folder import RunFolder
-from fedskew.recipe import find
+from fedskew.recipe import find, methods
 from fedskew.report.figures import draw_comparison
 from fedskew.report.leaderboard import Spread, Standing, to_csv, to_markdown, to_text
 from fedskew.score import Row
@@ -109,8 +109,13 @@ def parse_method(text: str) -> Named:
 
     >>> parse_method("fedprox:mu=0.1,weights=uniform").knobs
     {'mu': 0.1, 'weights': 'uniform'}
+    >>> parse_method("my_rules:median:trim=2").name
+    'my_rules:median'
     """
     name, colon, knobs = text.partition(":")
+    if colon and name not in methods():
+        function, colon, knobs = knobs.partition(":")
+        name = f"{name}:{function}"
     # A comma inside a list is not followed by another setting's name and equals sign.
     settings = re.split(r",(?=\s*\w+\s*=)", knobs) if knobs else []
     if colon and not settings:

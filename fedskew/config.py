@@ -23,6 +23,11 @@ def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _all(value: Any) -> Any:
+    """TOML has no null: "all" stands for no limit."""
+    return None if value == "all" else value
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,7 +53,9 @@ class FederationSection(Section):
     options: dict[str, Any] = Field({}, description="options of the dataset's loader")
     normalise: Literal["standard", "unit"] = "standard"
     partition: Choice = Named(name="dirichlet", alpha=0.3)
-    clients: Positive | None = Field(10, description="how many; none lets the partition decide")
+    clients: Annotated[Positive | None, BeforeValidator(_all)] = Field(
+        10, description="how many; 'all' lets the partition decide (every owner, every class)"
+    )
     unseen: int | float | list[str] = Field(0, description="clients kept out of training")
     validation: Share = 0.1
     test: Share = 0.2
@@ -70,7 +77,9 @@ class TrainSection(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     lr_decay: Rate = Field(1.0, description="factor on lr after each round in lr_steps")
     lr_steps: list[Positive] = []
-    clients_per_round: Positive | None = Field(None, description="none: everyone, every round")
+    clients_per_round: Annotated[Positive | None, BeforeValidator(_all)] = Field(
+        None, description="how many take part in a round; 'all' by default"
+    )
     min_clients: Positive = Field(1, description="fewest usable updates that make a new model")
     patience: Positive | None = Field(
         None, description="stop after so many scored rounds without a better validation score"

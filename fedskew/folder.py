@@ -47,7 +47,8 @@ class RunFolder:
 
     @classmethod
     def of(cls, config: Config, out: Path) -> RunFolder:
-        return cls(out / f"{config.method.name}-{config.digest}")
+        name = config.method.name.replace(":", "-")
+        return cls(out / f"{name}-{config.digest}")
 
     @property
     def is_finished(self) -> bool:
@@ -72,6 +73,7 @@ class RunFolder:
                 raise RunError(f"another process is working on {self.path}.") from None
             self._check_same(config, fingerprint)
             self._roll_back()
+            self._started = time.monotonic()
             yield self
 
     def _check_same(self, config: Config, fingerprint: str) -> None:

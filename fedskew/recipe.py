@@ -16,6 +16,7 @@ from fedskew.parts.correct import Correction
 from fedskew.parts.objective import Erm, Objective
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, Select
+from fedskew.plugins import import_function
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,12 @@ class Method:
                 if not self.defaults:
                     raise ConfigError(f"method {self.name!r} has no settings, so remove {name!r}.")
                 raise unknown(f"setting of method {self.name!r}", name, self.defaults)
-        return self.make(**knobs)
+        recipe = self.make(**knobs)
+        if not isinstance(recipe, Recipe):
+            raise ConfigError(
+                f"method {self.name!r} returned {type(recipe).__name__}, not a fedskew Recipe."
+            )
+        return recipe
 
 
 _METHODS: dict[str, Method] = {}
@@ -152,6 +158,11 @@ def methods() -> dict[str, Method]:
 
 
 def find(name: str) -> Method:
+    """A registered method, or the user's own ``module:function`` that returns a recipe."""
+    if ":" in name:
+        own = import_function("method", name)
+        summary = (inspect.getdoc(own) or "The user's own method.").partition("\n")[0]
+        return Method(name, own, Card(summary, paper="the user's own", update=""))
     known = methods()
     if name not in known:
         raise unknown("method", name, known)

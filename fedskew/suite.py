@@ -15,12 +15,12 @@ from fedskew.folder import RunFolder
 from fedskew.report.figures import is_drawn
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
-from fedskew.store import write_atomically
+from fedskew.store import write_atomically, write_json
 from fedskew.suites.figure import draw
 from fedskew.suites.format import Fallback, Suite, find_suite, load_suite, suites
 from fedskew.suites.grid import Cell, cells, missing_datasets
 from fedskew.suites.machine import provenance
-from fedskew.suites.measure import Measured
+from fedskew.suites.measure import MADE_WITH, Measured
 from fedskew.suites.page import Reproduction, page
 from fedskew.suites.verdict import Verdict, judge
 
@@ -77,10 +77,10 @@ def reproduce(
     folder = Path(out)
     directory = None if data_dir is None else Path(data_dir)
     plan, fallback = _plan(suite, scale, directory)
-    started = time.monotonic()
+    started, made_with = time.monotonic(), provenance()
     results = {
         (cell.setting, cell.arm, cell.seed): Measured(done)
-        for cell, done in _run_all(plan, folder / "runs", directory, report)
+        for cell, done in _run_all(plan, folder / "runs", directory, made_with.code, report)
     }
     verdicts = tuple(judge(claim, results) for claim in suite.claims)
     title = f"{suite.name}-{scale}"
@@ -94,7 +94,7 @@ def reproduce(
         results=results,
         verdicts=verdicts,
         figures={setting: path.relative_to(folder).as_posix() for setting, path in figures.items()},
-        provenance=provenance(),
+        provenance=made_with,
         wall_seconds=time.monotonic() - started,
     )
     path = folder / f"{title}.md"
@@ -112,7 +112,7 @@ def _plan(suite: Suite, scale: str, data_dir: Path | None) -> tuple[list[Cell], 
 
 
 def _run_all(
-    plan: Sequence[Cell], runs: Path, data_dir: Path | None, report: Report | None
+    plan: Sequence[Cell], runs: Path, data_dir: Path | None, code: str, report: Report | None
 ) -> list[tuple[Cell, Run]]:
     tell = report or (lambda step: None)
     shelf = _Shelf(data_dir)
@@ -131,6 +131,8 @@ def _run_all(
             federation=shelf.federation(cell.config),
             watch=_rounds_of(cell, number, len(plan), tell),
         )
+        # A run finished by one version of the code is kept by the next: the page must tell.
+        write_json(finished.path / MADE_WITH, {"code": code})
         seconds = time.monotonic() - started
         tell(Step(number, len(plan), cell, "finished", finished.result["rounds"], seconds))
         done.append((cell, finished))

@@ -19,8 +19,8 @@ from fedskew.suite import Reproduced, Step, find_suite, reproduce, suites
 from fedskew.suites.format import Claim, merged, parse_suite
 from fedskew.suites.grid import cells, missing_datasets
 from fedskew.suites.machine import UNKNOWN, commit
-from fedskew.suites.measure import Interval, interval
-from fedskew.suites.verdict import Finding, decide, judge, overall
+from fedskew.suites.measure import MADE_WITH, Interval, interval
+from fedskew.suites.verdict import Finding, decide, indistinct, judge, overall
 
 TOY = """
 title = "A toy"
@@ -223,6 +223,11 @@ def test_a_side_may_look_at_another_score() -> None:
     assert finding.outcome == "not reproduced"
 
 
+def test_arms_nobody_can_tell_apart_are_named() -> None:
+    runs = results(new=[0.2, 0.3], old=[0.2, 0.3], other=[0.2, 0.4])
+    assert indistinct(runs, "a") == [["new", "old"]]
+
+
 @pytest.mark.parametrize(
     ("against", "controls", "bar", "outcome"),
     [
@@ -309,6 +314,18 @@ def test_finished_runs_are_not_run_again(whole: Whole) -> None:
     again = reproduce(str(whole.suite), "smoke", whole.out, report=steps.append)
     assert [step.state for step in steps] == ["skipped"] * 6
     assert _numbers(again.page.read_text()) == before
+
+
+def test_runs_of_other_code_are_owned_up_to(whole: Whole) -> None:
+    assert "other code" not in whole.done.page.read_text()
+    run = next((whole.out / "runs").iterdir())
+    mine = (run / MADE_WITH).read_text()
+    (run / MADE_WITH).write_text('{"code": "0.0.1, commit abc"}')
+    try:
+        page = reproduce(str(whole.suite), "smoke", whole.out).page.read_text()
+    finally:
+        (run / MADE_WITH).write_text(mine)
+    assert "| runs finished by other code | 0.0.1, commit abc |" in page
 
 
 def _check_page(page: str, tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +21,8 @@ from fedskew.data.raw import (
     to_dataset,
 )
 from fedskew.data.sources import read_image_tree
-from fedskew.errors import ConfigError, DataError
+from fedskew.errors import DataError
+from fedskew.plugins import call_function
 
 _TABLES = (".csv", ".parquet")
 _CLIENT_FILES = (".npz", *_TABLES)
@@ -198,45 +195,9 @@ def _numbers_first(label: str) -> tuple[bool, float, str]:
 
 def load_function(target: str, **options: Any) -> Federation:
     """The federation that a user's ``module:function`` returns when called with the options."""
-    function = _import(target)
-    try:
-        inspect.signature(function).bind(**options)
-    except TypeError as error:
-        raise ConfigError(f"{target!r} cannot be called with these options: {error}.") from error
-    federation = function(**options)
+    federation = call_function("dataset", target, **options)
     if not isinstance(federation, Federation):
         raise DataError(
-            f"{target!r} returned {type(federation).__name__}, not a fedskew Federation."
+            f"dataset {target!r} returned {type(federation).__name__}, not a fedskew Federation."
         )
     return federation
-
-
-def _import(target: str) -> Callable[..., Any]:
-    module_name, colon, name = target.partition(":")
-    if not (module_name and colon and name):
-        raise ConfigError(f"{target!r} must read 'module:function'.")
-    try:
-        with _working_folder_importable():
-            module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"module {module_name!r} of {target!r} cannot be imported: {error}."
-        ) from error
-    function = getattr(module, name, None)
-    if function is None:
-        raise ConfigError(f"module {module_name!r} has no function {name!r}.")
-    if not callable(function):
-        raise ConfigError(f"{name!r} of module {module_name!r} is not a function.")
-    return function  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _working_folder_importable() -> Iterator[None]:
-    """An installed command, unlike python -m, does not look for modules where it is called."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)

@@ -5,6 +5,8 @@ a third of a small CNN's step: max pooling of contiguous images (vectorised only
 come last), and the gradient of a first layer's few filter weights (better as one product).
 """
 
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
@@ -53,8 +55,7 @@ def _uses_indices_of(backward: fx.Node, pool: fx.Node) -> bool:
     return isinstance(indices, fx.Node) and indices.args[0] is pool
 
 
-@torch.jit.script
-def _scripted_backward(
+def _backward(
     gradient: torch.Tensor,
     images: torch.Tensor,
     weight: torch.Tensor,
@@ -82,9 +83,16 @@ def _scripted_backward(
     return by_image, by_weight.contiguous(), by_bias
 
 
+@cache
+def _scripted_backward() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(_backward)
+
+
 def convolution_backward(*arguments: Any) -> Any:
     """The library's own kernel, in a form that TorchScript's tracer can write down."""
-    return _scripted_backward(*arguments)
+    return _scripted_backward()(*arguments)
 
 
 def _few_weights_by_product(graph: fx.Graph, node: fx.Node) -> bool:

@@ -27,6 +27,10 @@ class Provenance:
     torch: str
     threads: int
 
+    @property
+    def code(self) -> str:
+        return f"{self.version}, commit {self.commit}"
+
 
 def provenance() -> Provenance:
     """This machine and this code."""

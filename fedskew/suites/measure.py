@@ -12,7 +12,11 @@ import numpy as np
 from scipy.stats import t as student
 
 from fedskew.experiment import Run
+from fedskew.store import read_json
 from fedskew.suites.format import ScoreName
+
+MADE_WITH = "made-with.json"
+"""In a run's folder: the code of the suite's call that finished it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,11 @@ class Measured:
             ):  # fmt: skip
                 values.setdefault(row.round, []).append(row.value)
         return {number: float(np.mean(scores)) for number, scores in sorted(values.items())}
+
+    @property
+    def code(self) -> str:
+        path = self.run.path / MADE_WITH
+        return str(read_json(path)["code"]) if path.is_file() else "unknown code"
 
     @property
     def is_share(self) -> bool:

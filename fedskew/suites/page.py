@@ -12,7 +12,7 @@ from fedskew.suites.format import Fallback, ScoreName, Suite
 from fedskew.suites.grid import Cell, cells, flat
 from fedskew.suites.machine import Provenance
 from fedskew.suites.measure import Interval, Measured, interval
-from fedskew.suites.verdict import Comparison, Finding, Results, Verdict
+from fedskew.suites.verdict import Comparison, Finding, Results, Verdict, indistinct
 
 COLUMNS: tuple[tuple[str, ScoreName, str], ...] = (
     ("last round", "clients", "last"),
@@ -152,6 +152,10 @@ def _tables(facts: Reproduction) -> list[str]:
     parts = ["## Results", lines]
     for setting in dict.fromkeys(cell.setting for cell in facts.plan):
         parts += [f"### {facts.suite.setting(setting).label}", _results(facts, setting)]
+        parts += [
+            f"The same to the last digit, whatever the seed: {', '.join(arms)}."
+            for arms in indistinct(facts.results, setting)
+        ]
         if setting in facts.figures:
             parts.append(f"![{facts.suite.setting(setting).label}]({facts.figures[setting]})")
     return parts
@@ -260,12 +264,15 @@ def _values(values: set[str]) -> str:
 
 def _made_with(facts: Reproduction) -> list[str]:
     made = facts.provenance
+    other = sorted({measured.code for measured in facts.results.values()} - {made.code})
+    failures = sum(measured.result["failures"] for measured in facts.results.values())
     computing = sum(measured.result["seconds"] for measured in facts.results.values())
     rows = [
-        ("fedskew", f"{made.version}, commit {made.commit}"),
+        ("fedskew", made.code),
+        *([("runs finished by other code", "; ".join(other))] if other else ()),
         ("machine", f"{made.cores} cores, {made.processor}, {made.memory}"),
         ("software", f"Python {made.python}, torch {made.torch}, {made.threads} torch thread(s)"),
-        ("runs", str(len(facts.results))),
+        ("runs", f"{len(facts.results)}, in which clients failed {failures} times"),
         ("training and scoring, all runs", _minutes(computing)),
         ("this command, runs already finished not counted", _minutes(facts.wall_seconds)),
     ]

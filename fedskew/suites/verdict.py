@@ -121,3 +121,15 @@ def overall(findings: Sequence[Finding]) -> str:
     if "reproduced" in places:
         parts[0] = parts[0].replace("reproduced on", "reproduced only on", 1)
     return "; ".join(parts)
+
+
+def indistinct(results: Results, setting: str) -> list[list[str]]:
+    """Groups of arms with equal scores on every seed: one method by two names, or a fault."""
+    scores: dict[str, list[tuple[int, float]]] = {}
+    for (where, arm, seed), measured in results.items():
+        if where == setting:
+            scores.setdefault(arm, []).append((seed, measured.score("clients")))
+    groups: dict[tuple[tuple[int, float], ...], list[str]] = {}
+    for arm, found in scores.items():
+        groups.setdefault(tuple(sorted(found)), []).append(arm)
+    return [arms for arms in groups.values() if len(arms) > 1]

@@ -330,12 +330,12 @@ def test_a_users_factory_gets_shape_classes_and_settings(user_module: str) -> No
 @pytest.mark.parametrize(
     ("factory", "knobs", "message"),
     [
-        ("their_models:", {}, "must read 'module:factory'"),
-        (":good", {}, "must read 'module:factory'"),
+        ("their_models:", {}, "must read 'module:function'"),
+        (":good", {}, "must read 'module:function'"),
         ("no_such_models:good", {}, "module 'no_such_models' cannot be imported"),
         ("their_models:goood", {}, "module 'their_models' has no function 'goood'"),
         ("their_models:number", {}, "module 'their_models' has no function 'number'"),
-        ("their_models:bare", {}, "cannot be called with (sample_shape, classes)"),
+        ("their_models:bare", {}, "cannot be called with its settings: too many positional"),
         ("their_models:good", {"dep": 2}, "unexpected keyword argument 'dep'"),
         ("their_models:failing", {}, "raised ZeroDivisionError: no layers"),
         ("their_models:listing", {}, "must return a torch.nn.Module, not list"),
