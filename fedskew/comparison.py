@@ -113,7 +113,7 @@ def parse_method(text: str) -> Named:
     'my_rules:median'
     """
     name, colon, knobs = text.partition(":")
-    if colon and name not in methods():
+    if colon and name not in methods() and "=" not in knobs.partition(":")[0]:
         function, colon, knobs = knobs.partition(":")
         name = f"{name}:{function}"
     # A comma inside a list is not followed by another setting's name and equals sign.

@@ -46,7 +46,7 @@ def stacked_by(name: str, optimiser: str, chunk: int) -> Run:
 
 @every_method
 @pytest.mark.parametrize("optimiser", sorted(OPTIMISERS))
-@pytest.mark.parametrize("chunk", [2, 3, len(RAGGED)])
+@pytest.mark.parametrize("chunk", [2, len(RAGGED)])
 def test_a_stack_of_clients_trains_as_one_client_a_thread_does(
     name: str, optimiser: str, chunk: int
 ) -> None:
