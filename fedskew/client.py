@@ -129,6 +129,15 @@ class Site:
         return self.recipe.shares.names(self.module)
 
     @cached_property
+    def shared_in_order(self) -> list[str]:
+        return sorted(self.shared)
+
+    @cached_property
+    def private(self) -> list[str]:
+        """Entries of the model that stay at the client."""
+        return sorted(self.module.state_dict().keys() - self.shared)
+
+    @cached_property
     def parameters(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.module.named_parameters())
 
@@ -223,7 +232,9 @@ def train_clients(
             for t in going
         ]
         for task, result in zip(going, train(works, training), strict=True):
-            if isinstance(result, Trained):
+            if isinstance(result, Trained) and not result.finite:
+                errors[task.client] = "its parameters are not finite after training"
+            elif isinstance(result, Trained):
                 models[phase.model][task.client] = result.tensors
                 if phase.model == "shared":
                     steps[task.client] += result.steps
@@ -237,8 +248,8 @@ def train_clients(
             return Outcome(name, error=errors[name])
         trained = models["shared"][name]
         keeps: Groups = {}
-        if own := site.module.state_dict().keys() - site.shared:
-            keeps[SHARED] = {n: trained[n] for n in sorted(own)}
+        if site.private:
+            keeps[SHARED] = {n: trained[n] for n in site.private}
         if site.recipe.objective.counts_steps:
             total = _steps_before(private[name]) + steps[name]
             keeps[STEPS] = {"n": torch.tensor(total)}
@@ -248,14 +259,14 @@ def train_clients(
                                 steps[name], private[name])  # fmt: skip
         update = Update(
             name,
-            {n: trained[n] for n in sorted(site.shared)},
+            {n: trained[n] for n in site.shared_in_order},
             size=len(site.clients[name].train),
             steps=steps[name],
             reports=sends,
         )
         keeps.update(kept)
-        if wrong := not_finite(update.tensors, *sends.values(), *keeps.values()):
-            return Outcome(name, error=f"{wrong} is not finite after training")
+        if wrong := not_finite(*sends.values(), *kept.values()):
+            return Outcome(name, error=f"its report {wrong} is not finite")
         return Outcome(name, update, keeps, losses.get(name, float("nan")))
 
     return in_workers(lambda task: _guarded(answer, task), tasks)

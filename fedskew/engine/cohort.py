@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from fedskew.data.federation import Indices
 from fedskew.engine.batches import Schedule, schedule
-from fedskew.engine.graph import Run, Step, TracedStep, for_each_client, leaves
+from fedskew.engine.graph import Step, TracedStep, for_each_client, leaves
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
 
@@ -46,11 +46,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Trained:
-    """Where a client ended: its whole state, the mean loss on the way, and how many steps."""
+    """Where a client ended: its whole state, the mean loss on the way, how many steps it took,
+    and whether all its numbers are finite."""
 
     tensors: Tensors
     loss: float
     steps: int
+    finite: bool
 
 
 class Training:
@@ -87,11 +89,12 @@ class Training:
         self.environment, self.environments = environment, environments
         self.noise, self.counts_steps, self.drops = noise, counts_steps, drops
         self._gradient = for_each_client(gradient)
-        self.step = TracedStep(self._step)
+        self.step = TracedStep(self._step, descends=optimiser.is_plain)
 
     def _step(
         self,
         trained: Tensors,
+        lr: Tensor,
         fixed: Tensors,
         context: Tree,
         data: tuple[Tensor, Tensor],
@@ -142,62 +145,107 @@ def _train_chunk(
     works: Sequence[Work], plans: Sequence[Schedule], training: Training
 ) -> list[Trained]:
     """Train one stack of clients, longest first; finished clients leave from the end."""
-    stack = active = len(works)
-    tensors = {n: [w.tensors[n] for w in works] for n in works[0].tensors}
-    moving = training.trained.union(training.buffers)
-    held = {n: torch.stack(t) if n in moving else _together(t) for n, t in tensors.items()}
-    trained = {n: t for n, t in held.items() if n in training.trained}
-    fixed = {n: t for n, t in held.items() if n not in training.trained}
-    context = _stack_trees([w.context for w in works])
-    moments = training.optimiser.start(list(trained.values()))
-    losses = training.x.new_zeros(stack)
-    lr = torch.tensor(training.optimiser.lr, dtype=torch.float64)
-    state = (trained, fixed, context, moments, losses)
-    batches = _batches(works, plans, training)
+    stack = _Stack(works, plans, training)
+    active = len(works)
     results: list[Trained] = []
-    run: Run | None = None
     with torch.no_grad():
         for step in range(plans[0].steps):
             while plans[active - 1].steps <= step:
                 active -= 1
                 # Copied out: the slot goes on as ballast until the stack is narrowed.
-                results.append(_finish(state, active, step, Tensor.clone))
-            if active <= stack // 2:
-                stack = active
-                state = pytree.tree_map(lambda t, count=stack: t[:count], state)
-                batches = pytree.tree_map(lambda t, count=stack: t[:, :count], batches)
-                run = None
-            batch = {kind: _at(values, step) for kind, values in batches.items()}
-            if not training.pads:
-                width = int(batch["mask"].sum())
-                batch = pytree.tree_map(lambda t, count=width: t[:, :count], batch)
-            if run is None or not training.pads:
-                same = (*state[:3], (training.x, training.y))
-                run, still = training.step.ready(*same, batch), leaves(*same)
-            outputs = run(*still, *leaves(batch))
-            _apply(training, state, outputs, lr)
-        results += [_finish(state, i, plans[0].steps) for i in reversed(range(active))]
+                results += stack.results(active, active + 1, step, Tensor.clone)
+            if active <= stack.size // 2:
+                stack.narrow(active)
+            stack.step(step)
+        results += stack.results(0, active, plans[0].steps)[::-1]
     return results[::-1]
 
 
-def _apply(
-    training: Training, state: tuple[Any, ...], outputs: Sequence[Tensor], lr: Tensor
-) -> None:
-    """Move parameters, buffers and summed losses, in place."""
-    trained, fixed, _, moments, losses = state
-    count = len(trained)
-    training.optimiser.step(list(trained.values()), list(outputs[:count]), moments, lr)
-    losses += outputs[count]
-    for name, value in zip(training.buffers, outputs[count + 1 :], strict=True):
-        fixed[name].copy_(value)
+class _Stack:
+    """The tensors of some clients, one behind the other, and how they take a step together."""
+
+    def __init__(
+        self, works: Sequence[Work], plans: Sequence[Schedule], training: Training
+    ) -> None:
+        self.size = len(works)
+        self._training = training
+        tensors = {n: [w.tensors[n] for w in works] for n in works[0].tensors}
+        moving = training.trained.union(training.buffers)
+        held = {n: torch.stack(t) if n in moving else _together(t) for n, t in tensors.items()}
+        self._trained = {n: t for n, t in held.items() if n in training.trained}
+        self._fixed = {n: t for n, t in held.items() if n not in training.trained}
+        self._context = _stack_trees([w.context for w in works])
+        self._moments = training.optimiser.start(list(self._trained.values()))
+        self._losses = training.x.new_zeros(self.size)
+        self._lr = torch.tensor(training.optimiser.lr, dtype=torch.float64)
+        self._batches, self._structure = pytree.tree_flatten(_batches(works, plans, training))
+        self._widths = _widths(plans, training)
+        self._constant: list[Tensor] = []
+
+    def narrow(self, size: int) -> None:
+        """Keep only the first clients."""
+        self.size = size
+        self._trained, self._fixed, self._context, self._moments, self._losses = pytree.tree_map(
+            lambda t: t[:size],
+            (self._trained, self._fixed, self._context, self._moments, self._losses),
+        )
+        self._batches = [t[:, :size] for t in self._batches]
+        self._constant = []
+
+    def step(self, step: int) -> None:
+        """One step of every client: parameters, moments, buffers and losses move in place."""
+        training, width = self._training, self._widths[step]
+        batch = [t[step] if t.dim() < 3 else t[step, :, :width] for t in self._batches]
+        same = (self._trained, self._lr, self._fixed, self._context, (training.x, training.y))
+        self._constant = self._constant or leaves(*same)
+        run, moved = training.step.ready(
+            (self.size, width), lambda: (*same, pytree.tree_unflatten(batch, self._structure))
+        )
+        outputs = run(*self._constant, *batch)
+        count = len(self._trained)
+        rest = [i for i in range(count) if i not in moved]
+        parameters = list(self._trained.values())
+        training.optimiser.step(
+            [parameters[i] for i in rest], [outputs[i] for i in rest], self._moments, self._lr
+        )
+        self._losses += outputs[count]
+        for name, value in zip(training.buffers, outputs[count + 1 :], strict=True):
+            self._fixed[name].copy_(value)
+
+    def results(
+        self, first: int, last: int, steps: int, take: Callable[[Tensor], Tensor] = lambda t: t
+    ) -> list[Trained]:
+        """What became of the clients from ``first`` up to ``last``."""
+        everything = {**self._fixed, **self._trained}
+        # A sum carries any NaN or infinity along, and needs neither a copy nor one look each.
+        moved = [*self._trained.values(), *(self._fixed[n] for n in self._training.buffers)]
+        sums = sum(t[first:last].reshape(last - first, -1).sum(1) for t in moved)
+        finite = torch.isfinite(torch.as_tensor(sums)).tolist()
+        losses = self._losses[first:last].tolist()
+        return [
+            Trained(
+                {n: take(t[i]) for n, t in everything.items()},
+                losses[i - first] / steps,
+                steps,
+                finite[i - first],
+            )
+            for i in range(first, last)
+        ]
 
 
-def _finish(
-    state: tuple[Any, ...], i: int, steps: int, take: Callable[[Tensor], Tensor] = lambda t: t
-) -> Trained:
-    trained, fixed, _, _, losses = state
-    tensors = {n: take(t[i]) for n, t in {**fixed, **trained}.items()}
-    return Trained(tensors, float(losses[i]) / steps, steps)
+def _widths(plans: Sequence[Schedule], training: Training) -> list[int]:
+    """How wide each step's batches are.
+
+    Clients in a stack share one shape, and short batches are padded. A client alone is padded
+    only up to an eighth of a batch, which spares work and keeps the number of shapes small; with
+    batch statistics it is not padded at all.
+    """
+    whole = plans[0].mask.shape[1]
+    if len(plans) > 1 or training.environments:
+        return [whole] * plans[0].steps
+    unit = max(1, whole // 8) if training.pads else 1
+    real = plans[0].mask.sum(axis=1).astype(int)
+    return [min(whole, -(-int(count) // unit) * unit) for count in real]
 
 
 def _batches(
@@ -229,12 +277,6 @@ def _batches(
         before = torch.tensor([float(work.steps_before) for work in works])
         batches["step"] = torch.arange(steps)[:, None] + before
     return batches
-
-
-def _at(values: Tree, step: int) -> Tree:
-    if isinstance(values, dict):
-        return {kind: draws[step] for kind, draws in values.items()}
-    return values[step]
 
 
 def _weights(work: Work) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -275,13 +317,16 @@ def _stack_trees(trees: Sequence[Mapping[str, Tree]]) -> dict[str, Tree]:
 
 
 def split(order: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-    """Cut into the fewest runs of at most ``most``, as equal as can be.
+    """Cut into runs of at most ``most``, as few and as equal as can be, but no fewer than two.
 
-    >>> [len(run) for run in split(range(50), 32)]
-    [25, 25]
+    Two, so that there is work for a second core; not as many as there are cores, because the
+    cut decides how numbers are rounded, and runs must repeat on any machine.
+
+    >>> [len(run) for run in split(range(50), 32)], [len(run) for run in split(range(5), 32)]
+    ([25, 25], [3, 2])
     """
-    count = -(-len(order) // most)
-    for part in np.array_split(np.arange(len(order)), max(count, 1)):
+    count = max(-(-len(order) // most), 2)
+    for part in np.array_split(np.arange(len(order)), count):
         if len(part):
             yield [order[i] for i in part]
 

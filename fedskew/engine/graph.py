@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from fedskew.engine.descend import descend
 from fedskew.engine.rewrite import rewrite
 from fedskew.errors import ConfigError
 
@@ -29,32 +30,42 @@ _tracing = threading.Lock()
 
 
 class TracedStep:
-    """A function of trees of tensors, traced once for every shape it meets."""
+    """A function of trees of tensors, traced once for every shape it meets.
 
-    def __init__(self, function: Step) -> None:
+    With ``descends`` the first tree holds weights, the second a learning rate, and the function
+    returns gradients first: a graph then moves by itself what it can (see ``descend``).
+    """
+
+    def __init__(self, function: Step, descends: bool = False) -> None:
         self._function = function
-        self._graphs: dict[Any, Run] = {}
+        self._descends = descends
+        self._graphs: dict[Hashable, tuple[Run, frozenset[int]]] = {}
 
-    def ready(self, *trees: Tree) -> Run:
-        """The graph for trees of these shapes; it takes their leaves, in order.
+    def ready(
+        self, key: Hashable, trees: Callable[[], tuple[Tree, ...]]
+    ) -> tuple[Run, frozenset[int]]:
+        """The graph for trees of these shapes, and which weights it moves by itself.
 
-        A loop that calls it often keeps the leaves and need not walk the trees again.
+        The graph takes the trees' leaves, in order. ``key`` stands for all shapes there are, so
+        that a loop need not look at them again; ``trees`` gives an example to trace.
         """
-        inputs, structure = pytree.tree_flatten(trees)
-        key = (structure, tuple((t.shape, t.dtype) for t in inputs))
         if key not in self._graphs:
             with _tracing:
                 if key not in self._graphs:
-                    self._graphs[key] = self._trace(inputs, structure)
+                    self._graphs[key] = self._trace(trees())
         return self._graphs[key]
 
-    def _trace(self, inputs: list[Tensor], structure: Any) -> Run:
+    def _trace(self, trees: tuple[Tree, ...]) -> tuple[Run, frozenset[int]]:
+        inputs, structure = pytree.tree_flatten(trees)
+
         def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
             return tuple(self._function(*pytree.tree_unflatten(list(tensors), structure)))
 
         graph = make_fx(flat)(*inputs)
         _refuse_hidden_randomness(graph)
-        return _scripted(rewrite(graph), inputs)
+        graph = rewrite(graph)
+        moved = descend(graph, len(leaves(trees[0]))) if self._descends else frozenset()
+        return _scripted(graph, [t.clone() for t in inputs]), moved
 
 
 def for_each_client(function: Step) -> Step:

@@ -58,6 +58,11 @@ class Optimiser:
                 nesterov=False, maximize=False, is_first_step=False,
             )  # fmt: skip
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is just w - lr·gradient."""
+        return self.kind == "sgd" and not self.momentum and not self.weight_decay
+
     def travelled_per_gradient(self) -> float:
         """How far the parameters finally move for one unit of a gradient, over the learning rate.
 

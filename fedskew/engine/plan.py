@@ -9,7 +9,7 @@ from torch import nn
 
 from fedskew.engine.evaluate import trains_batch_statistics
 
-STACKED_PARAMETERS = 256 * 1024
+STACKED_PARAMETERS = 1024 * 1024
 MOST_STACKED = 64
 
 
@@ -28,9 +28,9 @@ class Plan:
 def choose(module: nn.Module, executor: str = "auto", chunk: int | None = None) -> Plan:
     """The executor for a model.
 
-    Stacking saves the cost of starting an operation and pays for it in memory traffic: it wins
-    while the stack's parameters stay in a core's cache. Convolutions with one filter bank per
-    client become grouped convolutions, which have no fast kernel.
+    Stacking saves the cost of starting operations, once for all clients of a stack, and pays for
+    it in memory traffic: it wins up to about a million stacked parameters. Convolutions with one
+    filter bank per client become grouped convolutions, which have no fast kernel.
     """
     if trains_batch_statistics(module):
         return Plan("threads", 1, "batch statistics must not see another client or padding")
@@ -43,5 +43,5 @@ def choose(module: nn.Module, executor: str = "auto", chunk: int | None = None) 
     if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()):
         return Plan("threads", 1, "convolutions are faster one client a thread")
     if fits == 1:
-        return Plan("threads", 1, f"{size:,} parameters a client outgrow the cache when stacked")
-    return Plan("vectorised", chunk or fits, f"{size:,} parameters a client, {fits} fit the cache")
+        return Plan("threads", 1, f"{size:,} parameters a client are work enough for a core")
+    return Plan("vectorised", chunk or fits, f"{size:,} parameters a client, {fits} make a stack")

@@ -36,7 +36,7 @@ def rewrite(graph: fx.GraphModule) -> fx.GraphModule:
 def _pool_channels_last(graph: fx.Graph, node: fx.Node) -> None:
     images = node.args[0]
     assert isinstance(images, fx.Node)
-    shape = _shape(images)
+    shape = shape_of(images)
     if shape is None or len(shape) != 4:
         return
     with graph.inserting_before(node):
@@ -102,7 +102,7 @@ def _few_weights_by_product(graph: fx.Graph, node: fx.Node) -> bool:
     """
     args: Any = node.args
     gradient, images, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args
-    shapes = [_shape(gradient), _shape(images), _shape(weight)]
+    shapes = [shape_of(gradient), shape_of(images), shape_of(weight)]
     if any(shape is None or len(shape) != 4 for shape in shapes):
         return False
     gradient_shape, image_shape, weight_shape = shapes
@@ -141,6 +141,7 @@ def _few_weights_by_product(graph: fx.Graph, node: fx.Node) -> bool:
     return True
 
 
-def _shape(node: Any) -> Any:
+def shape_of(node: Any) -> Any:
+    """The traced shape of a node's tensor, or None where it has none."""
     value = node.meta.get("val", node.meta.get("tensor_meta"))
     return None if value is None else [int(size) for size in value.shape]

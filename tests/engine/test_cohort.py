@@ -348,7 +348,8 @@ def test_results_stand_in_the_order_of_the_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "most", "lengths"), [(50, 32, [25, 25]), (7, 3, [3, 2, 2]), (3, 8, [3]), (0, 4, [])]
+    ("count", "most", "lengths"),
+    [(50, 32, [25, 25]), (7, 3, [3, 2, 2]), (3, 8, [2, 1]), (0, 4, [])],
 )
 def test_chunks_are_as_equal_as_can_be(count: int, most: int, lengths: list[int]) -> None:
     chunks = list(split(range(count), most))
