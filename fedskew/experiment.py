@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from fedskew.backends import Backend
 from fedskew.backends.local import LocalBackend
-from fedskew.client import DescribeTask, Settings, Site
+from fedskew.client import DescribeTask
 from fedskew.config import Config, Named, TrainSection, make_config
 from fedskew.data.build import build
 from fedskew.data.datasets import REGISTRY, load
@@ -21,6 +22,7 @@ from fedskew.data.federation import Federation
 from fedskew.data.own import load_function, load_own
 from fedskew.data.partition import PARTITIONS
 from fedskew.engine.dropout import with_stream_dropout
+from fedskew.engine.graph import Graphs
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
 from fedskew.engine.streams import torch_seed
@@ -29,7 +31,7 @@ from fedskew.folder import RunFolder
 from fedskew.models import seeded
 from fedskew.parts.report import Groups
 from fedskew.parts.select import EVERYTHING, only
-from fedskew.recipe import Adapt, Phase, Stage, find
+from fedskew.recipe import Adapt, Phase, Recipe, Stage, find
 from fedskew.report.figures import draw_run, is_drawn
 from fedskew.score import Row, by_group, summarise
 from fedskew.server import (
@@ -42,6 +44,7 @@ from fedskew.server import (
     primary_model,
     score,
 )
+from fedskew.site import Settings, Site
 from fedskew.store import load_tensors, read_json, save_tensors
 
 MAIN = "main"
@@ -239,6 +242,11 @@ def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
             module = stage.recipe.extends(module)
     module = with_stream_dropout(module)
     train = _train_section(config, stage)
+    if train.optimiser != "sgd" and any(report.needs_sgd for report in stage.recipe.reports):
+        raise ConfigError(
+            f"method {config.method.name!r} reads gradients off the way its clients went: "
+            f"it needs train.optimiser = 'sgd', not {train.optimiser!r}."
+        )
     device = torch.device(config.device)
     initial = {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}
     optimiser = Optimiser(train.optimiser, train.lr, train.momentum, train.weight_decay)
@@ -251,7 +259,19 @@ def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
         plan=choose(module, config.executor),
         seed=config.seed,
         stage=stage.name,
+        graphs=_graphs(_key(chosen, federation, stage.recipe, config.device)),
     )
+
+
+@lru_cache(maxsize=16)
+def _graphs(key: str) -> dict[Hashable, Graphs]:
+    """Traced steps shared by all runs of this process whose models are made the same way."""
+    return {}
+
+
+def _key(model: Named, federation: Federation, recipe: Recipe, device: str) -> str:
+    made = (model.name, sorted(model.knobs.items()), federation.sample_shape, federation.classes)
+    return repr((made, recipe.extends, device))
 
 
 def _train_section(config: Config, stage: Stage) -> TrainSection:
@@ -309,6 +329,7 @@ def _finish(
 ) -> None:
     """Score adapted models, save all models, sum up; from the last and the selected round."""
     adapted: list[Row] = []
+    notes: list[str] = []
     last, _ = folder.last(site.stage)
     for which, (progress, private) in (
         ("last", folder.last(site.stage)),
@@ -316,10 +337,13 @@ def _finish(
     ):
         backend.restore(private)
         if rounds.adapt is not None and (which == "last" or progress.round != last.round):
-            adapted += score(site, backend, progress.state, progress.round, rounds.adapt)
+            rows, failed = score(site, backend, progress.state, progress.round, rounds.adapt)
+            adapted += rows
+            notes += failed
         _save_models(site, backend, progress, folder.path / "models" / which)
     chosen, _ = folder.selected(site.stage)
-    folder.finish(adapted, summary(config, site, folder, adapted, last.round, chosen.round))
+    result = summary(config, site, folder, adapted, last.round, chosen.round)
+    folder.finish(adapted, {**result, "notes": notes})
 
 
 def _save_models(site: Site, backend: LocalBackend, progress: Progress, folder: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fedskew.backends import Backend
-from fedskew.client import ModelKind, Outcome, Scored, ScoreTask, Site, TrainTask, not_finite
+from fedskew.client import ModelKind, Outcome, Scored, ScoreTask, TrainTask, not_finite
 from fedskew.engine.streams import stream
 from fedskew.errors import RunError
 from fedskew.parts.aggregate import ServerState, Update
@@ -16,6 +16,7 @@ from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.recipe import Adapt
 from fedskew.score import CENTRAL, Row
+from fedskew.site import Site
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def federate(
             # A first round in which every client fails is a wrong set-up, not bad luck.
             client, reason = next(iter(failures.items()))
             raise RunError(f"every client failed in the first round; {client!r}: {reason}.")
-        rows = score(site, backend, state, number) if rounds.scores_in(number) else []
+        rows = score(site, backend, state, number)[0] if rounds.scores_in(number) else []
         selected = progress.selected.see(
             number, validation_score(rows, site), site.recipe.objective.higher_is_better
         )
@@ -234,8 +235,11 @@ def score(
     state: ServerState,
     round_number: int,
     adapt: Adapt | None = None,
-) -> list[Row]:
-    """Score the global and the personal models on everyone they concern."""
+) -> tuple[list[Row], tuple[str, ...]]:
+    """Score the global and the personal models on everyone they concern.
+
+    Returns the rows, and a sentence about every client that could not be adapted.
+    """
     federation = site.federation
     tasks: list[tuple[str, ScoreTask]] = []
     kinds: list[ModelKind] = ["global"] if has_global_model(site) else []
@@ -258,7 +262,8 @@ def score(
     rows: list[Row] = []
     for (on, task), result in zip(tasks, scored, strict=True):
         rows.extend(_rows(site, on, task, result))
-    return rows
+    failed = tuple(f"{s.client} could not be adapted: {s.error}" for s in scored if s.error)
+    return rows, failed
 
 
 def _rows(site: Site, on: str, task: ScoreTask, scored: Scored) -> list[Row]:

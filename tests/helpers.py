@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fedskew.backends import Backend
 from fedskew.backends.local import LocalBackend
-from fedskew.client import Settings, Site
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
@@ -23,6 +22,7 @@ from fedskew.parts.report import Groups
 from fedskew.recipe import Recipe, find, methods
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate
+from fedskew.site import Settings, Site
 
 Tensors = dict[str, Tensor]
 Knobs = Mapping[str, Any]

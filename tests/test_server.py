@@ -26,7 +26,7 @@ from helpers import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedskew.client import DescribeTask, Outcome, ScoreTask, Settings, Site, TrainTask, shots
+from fedskew.client import DescribeTask, Outcome, ScoreTask, TrainTask
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
@@ -37,7 +37,9 @@ from fedskew.parts.objective import Batch, Bound, Context, Erm
 from fedskew.parts.report import Finished, Report, Reported
 from fedskew.parts.select import only
 from fedskew.recipe import Adapt, Phase, Recipe, find
+from fedskew.scoring import shots
 from fedskew.server import Choice, Progress, Rounds, accept, federate, participants
+from fedskew.site import Settings, Site
 
 
 @dataclass(frozen=True)

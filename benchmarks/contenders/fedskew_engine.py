@@ -14,7 +14,7 @@ from benchmarks.protocol import Reply, serve
 from benchmarks.workloads import WORKLOADS, Data, Workload, load
 from fedskew.backends import Backend
 from fedskew.backends.local import LocalBackend
-from fedskew.client import ScoreTask, Settings, Site
+from fedskew.client import ScoreTask
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
@@ -22,6 +22,7 @@ from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tenso
 from fedskew.recipe import Recipe
 from fedskew.score import CENTRAL, Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate
+from fedskew.site import Settings, Site
 
 
 class NoisyBetaVae(BetaVae):

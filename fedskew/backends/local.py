@@ -10,15 +10,14 @@ from fedskew.client import (
     Outcome,
     Scored,
     ScoreTask,
-    Site,
     TrainTask,
     describe_clients,
-    personal_model,
-    score_clients,
     train_clients,
 )
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
+from fedskew.scoring import personal_model, score_clients
+from fedskew.site import Site
 from fedskew.store import load_groups, save_groups
 
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from fedskew.data.federation import Indices
 from fedskew.engine.batches import Schedule, schedule
-from fedskew.engine.graph import Step, TracedStep, for_each_client, leaves
+from fedskew.engine.graph import Graphs, Step, TracedStep, for_each_client, leaves
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
 
@@ -81,6 +81,7 @@ class Training:
         pads: bool = True,
         counts_steps: bool = False,
         drops: bool = False,
+        graphs: Graphs | None = None,
     ) -> None:
         self.trained, self.buffers = trained, buffers
         self.optimiser, self.batch_size, self.epochs = optimiser, batch_size, epochs
@@ -89,7 +90,7 @@ class Training:
         self.environment, self.environments = environment, environments
         self.noise, self.counts_steps, self.drops = noise, counts_steps, drops
         self._gradient = for_each_client(gradient)
-        self.step = TracedStep(self._step, descends=optimiser.is_plain)
+        self.step = TracedStep(self._step, optimiser.is_plain, graphs)
 
     def _step(
         self,
@@ -177,8 +178,10 @@ class _Stack:
         self._context = _stack_trees([w.context for w in works])
         self._moments = training.optimiser.start(list(self._trained.values()))
         self._losses = training.x.new_zeros(self.size)
-        self._lr = torch.tensor(training.optimiser.lr, dtype=torch.float64)
-        self._batches, self._structure = pytree.tree_flatten(_batches(works, plans, training))
+        device = training.x.device
+        self._lr = torch.tensor(training.optimiser.lr, dtype=torch.float64, device=device)
+        batches, self._structure = pytree.tree_flatten(_batches(works, plans, training))
+        self._batches = [t.to(device) for t in batches]
         self._widths = _widths(plans, training)
         self._constant: list[Tensor] = []
 

@@ -92,7 +92,8 @@ def evaluate(questions: Sequence[Question], scoring: Scoring) -> list[Scores]:
 def _values(
     module: nn.Module, questions: Sequence[Question], scoring: Scoring
 ) -> dict[str, Tensor]:
-    rows = torch.from_numpy(np.concatenate([question.rows for question in questions]))
+    device = scoring.x.device
+    rows = torch.from_numpy(np.concatenate([question.rows for question in questions])).to(device)
     noise = {
         kind: torch.from_numpy(
             np.concatenate(
@@ -103,14 +104,14 @@ def _values(
                     for q in questions
                 ]
             )
-        )
+        ).to(device)
         for kind, shape in scoring.noise(1).items()
     }
     found: dict[str, list[Tensor]] = {}
     with torch.no_grad():
         for start in range(0, len(rows), scoring.batch_size):
             here = slice(start, start + scoring.batch_size)
-            ones = torch.ones(len(rows[here]))
+            ones = torch.ones(len(rows[here]), device=device)
             batch: dict[str, Tensor | Tensors] = {
                 "x": scoring.x[rows[here]], "y": scoring.y[rows[here]], "mask": ones,
                 "weight": ones, "noise": {kind: draws[here] for kind, draws in noise.items()},

@@ -25,6 +25,7 @@ from fedskew.errors import ConfigError
 Tree = Any
 Step = Callable[..., list[Tensor]]
 Run = Callable[..., Any]
+Graphs = dict[Hashable, tuple[Run, frozenset[int]]]
 
 _tracing = threading.Lock()
 
@@ -33,13 +34,16 @@ class TracedStep:
     """A function of trees of tensors, traced once for every shape it meets.
 
     With ``descends`` the first tree holds weights, the second a learning rate, and the function
-    returns gradients first: a graph then moves by itself what it can (see ``descend``).
+    returns gradients first: a graph then moves by itself what it can (see ``descend``). Steps
+    that are known to compute the same may share their ``graphs``.
     """
 
-    def __init__(self, function: Step, descends: bool = False) -> None:
+    def __init__(
+        self, function: Step, descends: bool = False, graphs: Graphs | None = None
+    ) -> None:
         self._function = function
         self._descends = descends
-        self._graphs: dict[Hashable, tuple[Run, frozenset[int]]] = {}
+        self._graphs = {} if graphs is None else graphs
 
     def ready(
         self, key: Hashable, trees: Callable[[], tuple[Tree, ...]]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.data.federation import Client, Federation
+from fedskew.data.federation import Client
 from fedskew.engine.optim import Optimiser
 from fedskew.parts.objective import Bound, Tensors
 
@@ -18,10 +18,15 @@ Groups = dict[str, Tensors]
 
 @dataclass(frozen=True)
 class Finished:
-    """A client that has just trained, as its reports see it."""
+    """A client that has just trained, as its reports see it.
+
+    ``x`` and ``y`` are the federation's storage: a report reads the client's own rows of it (see
+    ``samples``) and, for a probe all clients share, rows agreed on beforehand.
+    """
 
     client: Client
-    federation: Federation
+    x: Tensor
+    y: Tensor
     module: nn.Module
     received: Tensors
     trained: Tensors
@@ -38,7 +43,7 @@ class Finished:
 
     def samples(self, split: str = "train") -> tuple[Tensor, Tensor]:
         rows = torch.from_numpy(self.client.split(split))
-        return self.federation.x[rows], self.federation.y[rows]
+        return self.x[rows], self.y[rows]
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,9 @@ class Reported:
 class Report:
     """Base of all reports; runs at the client, after training."""
 
+    needs_sgd: bool = False
+    """Whether it reads gradients off the way a client went, which an adaptive step size bends."""
+
     def report(self, finished: Finished) -> Reported:
         raise NotImplementedError
 
@@ -63,6 +71,8 @@ class VariateChange(Report):
     With momentum ρ a gradient moves the parameters by lr/(1-ρ) in the end, so that takes lr's
     place; otherwise the variates would estimate a gradient 1/(1-ρ) times too large.
     """
+
+    needs_sgd = True
 
     def report(self, finished: Finished) -> Reported:
         travelled = finished.optimiser.lr * finished.optimiser.travelled_per_gradient()
@@ -85,6 +95,7 @@ class LocalLength(Report):
     """
 
     mu: float = 0.0
+    needs_sgd = True
 
     def report(self, finished: Finished) -> Reported:
         length = accumulated_length(finished.steps, finished.optimiser, self.mu)

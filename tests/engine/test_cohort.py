@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fedskew.client import Settings, Site
 from fedskew.engine.batches import schedule
 from fedskew.engine.cohort import Trained, Work, in_workers, one_intra_op_thread, split, train
 from fedskew.engine.optim import Optimiser
@@ -23,6 +22,7 @@ from fedskew.models.registry import Classifier
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective
 from fedskew.parts.select import only
 from fedskew.recipe import Phase, Recipe
+from fedskew.site import Settings, Site
 
 SETTINGS = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8)
 

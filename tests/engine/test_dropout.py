@@ -7,7 +7,6 @@ import torch
 from helpers import Tensors, assert_close, assert_same_bits, make_site, run, toy_federation
 from torch import nn
 
-from fedskew.client import Settings
 from fedskew.engine.cohort import Trained, Work, train
 from fedskew.engine.dropout import (
     StreamDropout,
@@ -18,6 +17,7 @@ from fedskew.engine.dropout import (
 from fedskew.engine.optim import Optimiser
 from fedskew.models.registry import Classifier
 from fedskew.recipe import Phase, Recipe, find
+from fedskew.site import Settings
 
 
 def dropping(p: float = 0.5) -> nn.Module:

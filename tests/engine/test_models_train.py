@@ -9,7 +9,6 @@ import torch
 from helpers import assert_close, copied, make_site
 from torch.nn import functional as F
 
-from fedskew.client import Settings
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.cohort import Trained, Work, train
@@ -17,6 +16,7 @@ from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.engine.optim import Optimiser
 from fedskew.models import describe, seeded
 from fedskew.recipe import Phase, Recipe
+from fedskew.site import Settings
 
 SMALL: dict[str, dict[str, object]] = {
     "mlp": {"hidden": [8]},

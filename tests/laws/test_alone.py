@@ -19,12 +19,12 @@ from helpers import (
 )
 from torch.nn import functional as F
 
-from fedskew.client import Settings, Site
 from fedskew.data.federation import Client
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
 from fedskew.parts.objective import Erm
 from fedskew.recipe import find
+from fedskew.site import Settings, Site
 
 
 def neutral(name: str) -> dict[str, Any]:

@@ -21,12 +21,12 @@ import torch
 from helpers import Run, make_site, run
 from torch import Tensor, nn
 
-from fedskew.client import Settings
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.models.registry import Classifier
 from fedskew.parts.objective import Batch, Bound, Context, Objective, Tensors
 from fedskew.recipe import find
+from fedskew.site import Settings
 
 
 @dataclass(frozen=True)

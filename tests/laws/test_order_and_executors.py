@@ -17,8 +17,8 @@ from helpers import (
     toy_federation,
 )
 
-from fedskew.client import Settings
 from fedskew.engine.optim import Optimiser
+from fedskew.site import Settings
 
 OPTIMISERS = {
     "sgd": Optimiser("sgd", 0.1),

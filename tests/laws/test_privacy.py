@@ -8,8 +8,9 @@ import pytest
 import torch
 from helpers import OpenBackend, Tensors, every_method, method_site, run
 
-from fedskew.client import PERSONAL, SHARED, Outcome, Scored, ScoreTask, Site, TrainTask
+from fedskew.client import Outcome, Scored, ScoreTask, TrainTask
 from fedskew.parts.aggregate import ServerState
+from fedskew.site import PERSONAL, SHARED, Site
 
 
 class Wiretap(OpenBackend):

@@ -17,9 +17,9 @@ from helpers import (
     toy_model,
 )
 
-from fedskew.client import Settings
 from fedskew.engine.optim import Optimiser
 from fedskew.recipe import Reduction, find, methods
+from fedskew.site import Settings
 
 FULL_BATCH = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=64)
 """Two steps a round on all of a client's data: the order of its samples does not matter."""

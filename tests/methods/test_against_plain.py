@@ -19,13 +19,13 @@ from helpers import Run, assert_close, make_site, run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedskew.client import Settings
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
 from fedskew.models.registry import Classifier
 from fedskew.recipe import find
+from fedskew.site import Settings
 
 Weights = dict[str, Tensor]
 ROUNDS, EPOCHS, BATCH, LR, SEED = 3, 2, 20, 0.01, 7

@@ -19,7 +19,8 @@ FEDERATION = toy_federation()
 def finished(**changes: Any) -> Finished:
     known: dict[str, Any] = {
         "client": FEDERATION.clients[0],
-        "federation": FEDERATION,
+        "x": FEDERATION.x,
+        "y": FEDERATION.y,
         "module": toy_model(),
         "received": {"w": torch.tensor([1.0]), "count": torch.tensor(1)},
         "trained": {"w": torch.tensor([0.4]), "count": torch.tensor(3)},

@@ -1,0 +1,182 @@
+"""What every client of a stage works with: data, recipe, model, settings and executor."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedskew.data.federation import Client, Federation
+from fedskew.engine.cohort import Training
+from fedskew.engine.dropout import StreamDropout, dropout_key
+from fedskew.engine.evaluate import EvaluationModules, trains_batch_statistics
+from fedskew.engine.graph import Graphs, Step
+from fedskew.engine.optim import Optimiser
+from fedskew.engine.plan import Plan
+from fedskew.parts.objective import Batch, Objective, Tensors
+from fedskew.parts.report import Groups
+from fedskew.recipe import Phase, Recipe
+
+SHARED, PERSONAL, SAMPLE_WEIGHT, STEPS = "model", "personal", "sample_weight", "steps"
+"""Groups of a client's private state: its unshared parameters, its own model, the weights of its
+rows, and how many steps it has ever made (for objectives that change with time)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How clients train unless a phase says otherwise."""
+
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    epochs: int = 1
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class Site:
+    """All that client code needs and no task carries: data, recipe, model and settings."""
+
+    federation: Federation
+    recipe: Recipe
+    module: nn.Module
+    initial: Tensors
+    settings: Settings
+    plan: Plan
+    seed: int
+    stage: str = "main"
+    graphs: dict[Hashable, Graphs] = field(default_factory=dict, repr=False)
+    """Traced steps by phase; sites whose models are made the same way may share them."""
+    _trainings: dict[Phase, Training] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def evaluation(self) -> EvaluationModules:
+        return EvaluationModules(self.module)
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        return self.recipe.shares.names(self.module)
+
+    @cached_property
+    def shared_in_order(self) -> list[str]:
+        return sorted(self.shared)
+
+    @cached_property
+    def private(self) -> list[str]:
+        """Entries of the model that stay at the client."""
+        return sorted(self.module.state_dict().keys() - self.shared)
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.module.named_parameters())
+
+    @cached_property
+    def clients(self) -> Mapping[str, Client]:
+        return {"pooled": self.federation.pooled(), **self.federation.by_name}
+
+    @cached_property
+    def has_personal_phase(self) -> bool:
+        return any(phase.model == "personal" for phase in self.recipe.trains)
+
+    @cached_property
+    def x(self) -> Tensor:
+        """All samples, on the device the models live on."""
+        return self.federation.x.to(next(iter(self.initial.values())).device)
+
+    @cached_property
+    def y(self) -> Tensor:
+        return self.federation.y.to(self.x.device)
+
+    def class_counts(self, client: str) -> Tensor:
+        """How many training samples of each class a client holds."""
+        labels = self.federation.y[torch.from_numpy(self.clients[client].train)]
+        counts = torch.bincount(labels, minlength=self.federation.classes)
+        return counts.to(device=self.x.device, dtype=torch.float32)
+
+    def training(self, phase: Phase, lr_factor: float = 1.0) -> Training:
+        """The engine's view of a phase; its traced steps are kept from round to round."""
+        objective = phase.objective or self.recipe.objective
+        optimiser = self.settings.optimiser
+        lr = (optimiser.lr if phase.lr is None else phase.lr) * lr_factor
+        if phase not in self._trainings:
+            epochs = self.settings.epochs if phase.epochs is None else phase.epochs
+            modules = list(self.module.modules())
+            self._trainings[phase] = Training(
+                _gradient(self.module, objective, phase),
+                trained=phase.trains.names(self.module) & self.parameters,
+                buffers=tuple(sorted(self.initial.keys() & dict(self.module.named_buffers()))),
+                optimiser=optimiser,
+                batch_size=self.settings.batch_size,
+                epochs=epochs,
+                chunk=self.plan.chunk,
+                x=self.x,
+                y=self.y,
+                environment=self.federation.environment,
+                environments=objective.environments,
+                noise=objective.noise,
+                pads=not trains_batch_statistics(self.module),
+                counts_steps=objective.counts_steps,
+                drops=any(isinstance(layer, StreamDropout) for layer in modules),
+                graphs=self.graphs.setdefault((phase, objective, optimiser.is_plain), {}),
+            )
+        training = self._trainings[phase]
+        training.optimiser = replace(optimiser, lr=lr)
+        return training
+
+    def received(self, sent: Tensors, private: Groups) -> Tensors:
+        """The model a client starts from: what was sent, completed by what it keeps."""
+        return {**self.initial, **private.get(SHARED, {}), **sent}
+
+
+def _gradient(module: nn.Module, objective: Objective, phase: Phase) -> Step:
+    """What a phase's client follows on one batch: the objective's gradient, corrected."""
+
+    def gradient(
+        trained: Tensors, fixed: Tensors, context: dict[str, Any], batch: dict[str, Any]
+    ) -> list[Tensor]:
+        key = batch.pop("key", None)
+        with dropout_key(key):
+            gradients, loss, buffers = objective.gradient(
+                module, trained, fixed, Batch(**batch), context
+            )
+        for correction in phase.corrects:
+            gradients = correction.correct(gradients, trained, context)
+        moved = [buffers[name] for name in sorted(buffers)]
+        return [*(gradients[name] for name in trained), loss, *moved]
+
+    return gradient
+
+
+def context_of(
+    site: Site,
+    phase: Phase,
+    client: str,
+    received: Tensors,
+    private: Groups,
+    broadcast: Groups,
+) -> dict[str, Any]:
+    """What a phase's parts asked to read about a client, by name.
+
+    "received" is the model as sent, "class_counts" the client's labels, "lr" the step size; any
+    other name is a group of the client's private state or of the server's broadcast, and reads
+    as zeros until somebody has written it.
+    """
+    training = site.training(phase)
+    objective = phase.objective or site.recipe.objective
+    context: dict[str, Any] = {}
+    for name in sorted(set(objective.reads).union(*(part.reads for part in phase.corrects))):
+        if name == "received":
+            context[name] = {n: received[n] for n in sorted(training.trained)}
+        elif name == "class_counts":
+            context[name] = site.class_counts(client)
+        elif name == "lr":
+            context[name] = torch.tensor(training.optimiser.lr, device=site.x.device)
+        elif name in private:
+            context[name] = private[name]
+        elif name in broadcast:
+            context[name] = broadcast[name]
+        else:
+            context[name] = {n: torch.zeros_like(received[n]) for n in sorted(training.trained)}
+    return context
