@@ -284,13 +284,16 @@ def _remarks(
             "clients did best on their own."
         )
     for standing in ordered:
-        dropped = sum(int(result["failures"]) for result in results[standing.method])
-        if dropped:
-            where = standing.runs[0]
-            remarks.append(
-                f"{standing.method}: {dropped} client updates were unusable and left out; "
-                f"`fedskew show {where}` says why."
-            )
+        mine = results[standing.method]
+        troubles = {
+            "client updates were unusable and left out": sum(r["failures"] for r in mine),
+            "models could not be fine-tuned": sum(len(r["notes"]) for r in mine),
+        }
+        remarks += [
+            f"{standing.method}: {count} {what}; `fedskew show {standing.runs[0]}` says why."
+            for what, count in troubles.items()
+            if count
+        ]
     return tuple(remarks)
 
 

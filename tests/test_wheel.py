@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -51,11 +52,16 @@ def test_the_wheel_runs_the_demo_in_another_environment(wheel: Path, tmp_path: P
         home / "bin" / "python", "-m", "fedskew", "compare", "fedavg", "--config", "digits",
         "--set", "train.rounds=2", "--out", "results",
     ]  # fmt: skip
-    done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, check=False)
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        demo, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     assert "central" in done.stdout
     assert (tmp_path / "results" / "leaderboard.md").is_file()
     where = [home / "bin" / "python", "-c", "import fedskew; print(fedskew.__file__)"]
-    found = subprocess.run(where, cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        where, cwd=tmp_path, env=alone, capture_output=True, text=True, check=True
+    )
     assert found.stdout.startswith(str(home))

@@ -170,7 +170,8 @@ class _Stack:
     ) -> None:
         self.size = len(works)
         self._training = training
-        tensors = {n: [w.tensors[n] for w in works] for n in works[0].tensors}
+        # Sorted: a traced step takes its tensors by place, whatever order a dictionary has.
+        tensors = {n: [w.tensors[n] for w in works] for n in sorted(works[0].tensors)}
         moving = training.trained.union(training.buffers)
         held = {n: torch.stack(t) if n in moving else _together(t) for n, t in tensors.items()}
         self._trained = {n: t for n, t in held.items() if n in training.trained}
@@ -315,7 +316,7 @@ def _stack_trees(trees: Sequence[Mapping[str, Tree]]) -> dict[str, Tree]:
         name: _stack_trees([t[name] for t in trees])
         if isinstance(trees[0][name], Mapping)
         else _together([t[name] for t in trees])
-        for name in trees[0]
+        for name in sorted(trees[0])
     }
 
 

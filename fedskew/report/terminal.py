@@ -54,6 +54,7 @@ def run_summary(run: Run) -> str:
     lines = [f"{name.ljust(8)}  {text}" for name, text in facts.items()]
     if folder.is_finished:
         lines += ["", *_scores(run.result)]
+        lines += [f"note: {note.splitlines()[0]}" for note in run.result["notes"]]
     return "\n".join([*lines, *_troubles(records)])
 
 

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Tensors, assert_close, copied, make_site, toy_federation, toy_model
+from helpers import (
+    Tensors,
+    assert_close,
+    assert_same_bits,
+    copied,
+    make_site,
+    method_site,
+    toy_federation,
+    toy_model,
+)
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -365,3 +374,24 @@ def test_workers_keep_the_order_and_give_torch_its_threads_back() -> None:
     with one_intra_op_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+def test_the_order_in_which_a_dictionary_names_tensors_changes_nothing() -> None:
+    """A personal model read back from disk names its tensors in another order."""
+    site = method_site("ditto", "mlp", {"lam": 0.3})
+    phase = site.recipe.trains[1]
+    client = site.federation.clients[0]
+    shuffled = dict(sorted(site.initial.items(), key=lambda item: item[0][::-1]))
+    assert list(shuffled) != list(site.initial)
+
+    def trained(tensors: dict[str, Tensor], received: dict[str, Tensor]) -> dict[str, Tensor]:
+        names = site.training(phase).trained
+        context = {"received": {n: received[n] for n in received if n in names}}
+        work = Work(client.name, client.train, tensors, context, key=(0, client.name))
+        (result,) = train([work], site.training(phase))
+        assert isinstance(result, Trained)
+        return result.tensors
+
+    one = trained(site.initial, shuffled)
+    other = trained(shuffled, site.initial)
+    assert_same_bits(one, other)
