@@ -212,7 +212,8 @@ def reproduce(
         str, typer.Argument(help="The suite's name (fedskew list suites).", metavar="SUITE")
     ],
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), desk (an evening) or paper (the source's own).")
+        str,
+        typer.Option(help="smoke (a minute), desk (under an hour) or paper (the source's own)."),
     ] = "smoke",
     out: Annotated[
         Path, typer.Option(help="Folder for the runs and the page of results.", metavar="DIR")

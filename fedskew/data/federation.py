@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.errors import ConfigError, DataError
+from fedskew.errors import DataError
 
 Indices = NDArray[np.int64]
 
@@ -134,18 +133,3 @@ def check_samples(name: str, x: Tensor, y: Tensor, classes: int) -> None:
     if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
         row = int(((y < 0) | (y >= classes)).nonzero()[0, 0])
         raise DataError(f"{name}: label {int(y[row])} of sample {row} is outside 0..{classes - 1}.")
-
-
-def split_client(
-    name: str,
-    train: Indices,
-    test: Sequence[int] | Indices,
-    validation: float,
-    rng: np.random.Generator,
-) -> Client:
-    """A client whose validation set is a seeded share of its training rows (at least one stays)."""
-    if not 0 <= validation < 1:
-        raise ConfigError(f"validation must be a share from 0 up to 1, not {validation}.")
-    order = rng.permutation(np.asarray(train, dtype=np.int64))
-    held = min(round(len(order) * validation), len(order) - 1) if len(order) else 0
-    return Client(name, np.sort(order[held:]), np.sort(order[:held]), np.asarray(test, np.int64))

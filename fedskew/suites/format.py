@@ -24,7 +24,6 @@ Fragment = dict[str, Any]
 """Part of a config, as nested tables."""
 
 ScoreName = Literal["clients", "worst", "fine-tuned", "central", "rounds", "swing"]
-SCALES = ("smoke", "desk", "paper")
 
 
 def _listed(value: Any) -> Any:

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fedskew.data.dataset import Dataset
-from fedskew.data.federation import Client, Federation, split_client
-from fedskew.errors import ConfigError, DataError
+from fedskew.data.federation import Client, Federation
+from fedskew.errors import DataError
 
 ROWS = np.arange(6)
 X, Y = torch.zeros(6, 2), torch.tensor([0, 1, 2, 0, 1, 1])
@@ -67,16 +67,6 @@ def test_with_data_keeps_everything_else():
     assert changed.x.mean() == 1
     assert changed.clients == before.clients
     assert changed.y is Y
-
-
-def test_split_client_holds_out_the_share_and_keeps_one_row():
-    rng = np.random.default_rng(0)
-    client = split_client("ann", np.arange(100), [7], 0.29, rng)
-    assert (len(client.train), len(client.validation), client.test.tolist()) == (71, 29, [7])
-    assert set(client.train) | set(client.validation) == set(range(100))
-    assert len(split_client("bob", np.arange(1), [], 0.9, rng).train) == 1
-    with pytest.raises(ConfigError, match=r"not -0\.1"):
-        split_client("eve", np.arange(9), [], -0.1, rng)
 
 
 def test_train_rows_are_those_outside_the_published_test_split():
