@@ -98,8 +98,14 @@ def train_clients(
                 rows=site.clients[t.client].train,
                 tensors=models[phase.model][t.client],
                 context=context_of(
-                    site, phase, t.client, received[t.client], private[t.client], t.broadcast
-                ),
+                    site,
+                    phase,
+                    training,
+                    t.client,
+                    received[t.client],
+                    private[t.client],
+                    t.broadcast,
+                ),  # fmt: skip
                 sample_weight=private[t.client].get(SAMPLE_WEIGHT, {}).get("w"),
                 key=(site.seed, site.stage, "train", number, t.client, t.round),
                 steps_before=_steps_before(private[t.client]),

@@ -96,6 +96,7 @@ def _adapted(
             if adapt and number < len(adapt.phases) and not isinstance(model, Exception):
                 groups.setdefault(adapt.phases[number], []).append(i)
         for phase, members in groups.items():
+            training = site.training(phase)
             works = []
             for i in members:
                 task, model = tasks[i], now[i]
@@ -106,9 +107,9 @@ def _adapted(
                 if task.adapt.shots is not None:
                     rows = shots(rows, site.federation.y, task.adapt.shots, site.seed, task.client)
                 own = private.get(task.client, {})
-                context = context_of(site, phase, task.client, model, own, {})
+                context = context_of(site, phase, training, task.client, model, own, {})
                 works.append(Work(str(i), rows, model, context, key=key))
-            for i, result in zip(members, train(works, site.training(phase)), strict=True):
+            for i, result in zip(members, train(works, training), strict=True):
                 if isinstance(result, Exception):
                     now[i] = result
                 else:

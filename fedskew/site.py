@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -121,7 +122,8 @@ class Site:
                 drops=any(isinstance(layer, StreamDropout) for layer in modules),
                 graphs=self.graphs.setdefault((phase, objective, optimiser.is_plain), {}),
             )
-        training = self._trainings[phase]
+        # A copy that shares the traced steps: the learning rate is this caller's own.
+        training = copy.copy(self._trainings[phase])
         training.optimiser = replace(optimiser, lr=lr)
         return training
 
@@ -152,6 +154,7 @@ def _gradient(module: nn.Module, objective: Objective, phase: Phase) -> Step:
 def context_of(
     site: Site,
     phase: Phase,
+    training: Training,
     client: str,
     received: Tensors,
     private: Groups,
@@ -163,7 +166,6 @@ def context_of(
     other name is a group of the client's private state or of the server's broadcast, and reads
     as zeros until somebody has written it.
     """
-    training = site.training(phase)
     objective = phase.objective or site.recipe.objective
     context: dict[str, Any] = {}
     for name in sorted(set(objective.reads).union(*(part.reads for part in phase.corrects))):
