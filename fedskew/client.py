@@ -105,7 +105,7 @@ def train_clients(
                     received[t.client],
                     private[t.client],
                     t.broadcast,
-                ),  # fmt: skip
+                ),
                 sample_weight=private[t.client].get(SAMPLE_WEIGHT, {}).get("w"),
                 key=(site.seed, site.stage, "train", number, t.client, t.round),
                 steps_before=_steps_before(private[t.client]),
