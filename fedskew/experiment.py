@@ -259,19 +259,26 @@ def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
         plan=choose(module, config.executor),
         seed=config.seed,
         stage=stage.name,
-        graphs=_graphs(_key(chosen, federation, stage.recipe, config.device)),
+        graphs=_graphs_for(chosen, federation, stage.recipe, device),
     )
 
 
-@lru_cache(maxsize=16)
-def _graphs(key: str) -> dict[Hashable, Graphs]:
-    """Traced steps shared by all runs of this process whose models are made the same way."""
-    return {}
+def _graphs_for(
+    model: Named, federation: Federation, recipe: Recipe, device: torch.device
+) -> dict[Hashable, Graphs]:
+    """Traced steps, shared by all runs of this process whose models are made the same way.
 
-
-def _key(model: Named, federation: Federation, recipe: Recipe, device: str) -> str:
+    Not for a user's own factory, whose code may change between two runs of one session.
+    """
+    if ":" in model.name:
+        return {}
     made = (model.name, sorted(model.knobs.items()), federation.sample_shape, federation.classes)
-    return repr((made, recipe.extends, device))
+    return _shared_graphs(repr((made, recipe.extends, device)))
+
+
+@lru_cache(maxsize=16)
+def _shared_graphs(key: str) -> dict[Hashable, Graphs]:
+    return {}
 
 
 def _train_section(config: Config, stage: Stage) -> TrainSection:

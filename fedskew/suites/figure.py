@@ -16,6 +16,7 @@ from fedskew.suites.measure import Interval, interval
 from fedskew.suites.verdict import Results
 
 COLOURS = {"method": "#1f6f8b", "control": "#c0792a", "reference": "#7a7a7a"}
+LINES = {"method": "-", "control": ":", "reference": "--"}
 FIELDS = ("arm", "role", "seeds", "mean", "low", "high")
 
 
@@ -78,8 +79,15 @@ def _picture(
     left.invert_yaxis()
     left.grid(axis="x", alpha=0.3)
     left.set_xlabel("mean over clients, last round, 95 % interval over seeds")
+    seen = dict.fromkeys(LINES, 0)
     for arm, curve in curves.items():
-        right.plot(list(curve), list(curve.values()), label=suite.arm(arm).label, lw=1.3)
+        role = suite.arm(arm).role
+        colour = f"C{seen[role] % 10}" if role != "reference" else str(0.3 * (seen[role] % 3))
+        seen[role] += 1
+        right.plot(
+            list(curve), list(curve.values()), LINES[role], color=colour, lw=1.3,
+            label=suite.arm(arm).label,
+        )  # fmt: skip
     right.set_xlabel("round")
     right.set_ylabel("mean over clients")
     right.grid(alpha=0.3)

@@ -95,11 +95,16 @@ def _one_verdict(suite: Suite, verdict: Verdict) -> str:
         f"“{claim.says}” ({claim.source})",
         f"Compared: {_meaning(verdict)}",
     ]
+    # The outcome is the setting's, from all its rows: said once, beside the first.
     rows = [
-        (suite.setting(finding.setting).label, *_comparison(comparison), _outcome(finding))
+        (
+            suite.setting(finding.setting).label,
+            *_comparison(comparison),
+            "" if n else _outcome(finding),
+        )
         for finding in verdict.findings
         if finding.outcome != "not run"
-        for comparison in (*finding.against, *finding.controls)
+        for n, comparison in enumerate((*finding.against, *finding.controls))
     ]
     if rows:
         heads = ("setting", f"`{claim.better}` against", "difference", "outcome")
