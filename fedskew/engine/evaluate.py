@@ -60,8 +60,9 @@ class Scoring:
 def evaluate(questions: Sequence[Question], scoring: Scoring) -> list[Scores]:
     """The mean of every metric, question by question; no rows give no scores.
 
-    Neighbouring questions about the same tensors are answered together, in full batches, unless
-    the model looks at its batch (statistics without running averages) and would see a mixture.
+    Neighbouring questions about the same tensors are answered together, in full batches that the
+    workers share out, unless the model looks at its batch (statistics without running averages)
+    and would see a mixture.
     """
     groups: list[list[int]] = []
     mixes = not uses_batch_statistics(scoring.modules.here())
@@ -72,54 +73,62 @@ def evaluate(questions: Sequence[Question], scoring: Scoring) -> list[Scores]:
         else:
             groups.append([i])
 
-    def answer(group: list[int]) -> list[Scores]:
-        module = scoring.modules.here()
-        values = _values(module, [questions[i] for i in group], scoring)
-        ends = np.cumsum([len(questions[i].rows) for i in group])
-        starts = [0, *ends[:-1].tolist()]
-        return [
-            {metric: float(v[a:b].mean()) for metric, v in values.items()} if b > a else {}
-            for a, b in zip(starts, ends.tolist(), strict=True)
-        ]
+    gathered = [_gather([questions[i] for i in group], scoring) for group in groups]
+    jobs = [
+        (g, slice(start, start + scoring.batch_size))
+        for g, (rows, _) in enumerate(gathered)
+        for start in range(0, len(rows), scoring.batch_size)
+    ]
 
+    def answer(job: tuple[int, slice]) -> Tensors:
+        g, here = job
+        rows, noise = gathered[g]
+        return _score(questions[groups[g][0]].tensors, rows[here], _at(noise, here), scoring)
+
+    found: list[dict[str, list[Tensor]]] = [{} for _ in groups]
+    for (g, _), values in zip(jobs, in_workers(answer, jobs), strict=True):
+        for metric, value in values.items():
+            found[g].setdefault(metric, []).append(value)
     results: list[Scores] = [{}] * len(questions)
-    for group, scores in zip(groups, in_workers(answer, groups), strict=True):
-        for i, score in zip(group, scores, strict=True):
-            results[i] = score
+    for group, parts in zip(groups, found, strict=True):
+        values = {metric: torch.cat(part) for metric, part in parts.items()}
+        start = 0
+        for i in group:
+            end = start + len(questions[i].rows)
+            if end > start:
+                results[i] = {metric: float(v[start:end].mean()) for metric, v in values.items()}
+            start = end
     return results
 
 
-def _values(
-    module: nn.Module, questions: Sequence[Question], scoring: Scoring
-) -> dict[str, Tensor]:
-    device = scoring.x.device
-    rows = torch.from_numpy(np.concatenate([question.rows for question in questions])).to(device)
-    noise = {
-        kind: torch.from_numpy(
-            np.concatenate(
-                [
-                    stream(0, "score", kind, *q.key).standard_normal(
-                        (len(q.rows), *shape[1:]), dtype=np.float32
-                    )
-                    for q in questions
-                ]
+def _gather(questions: Sequence[Question], scoring: Scoring) -> tuple[Tensor, Tensors]:
+    """The rows of some questions, one after the other, and the noise their samples get."""
+    rows = torch.from_numpy(np.concatenate([question.rows for question in questions]))
+    noise = {}
+    for kind, shape in scoring.noise(1).items():
+        draws = [
+            stream(0, "score", kind, *q.key).standard_normal(
+                (len(q.rows), *shape[1:]), dtype=np.float32
             )
-        ).to(device)
-        for kind, shape in scoring.noise(1).items()
-    }
-    found: dict[str, list[Tensor]] = {}
+            for q in questions
+        ]
+        noise[kind] = torch.from_numpy(np.concatenate(draws)).to(scoring.x.device)
+    return rows.to(scoring.x.device), noise
+
+
+def _at(noise: Tensors, here: slice) -> Tensors:
+    return {kind: draws[here] for kind, draws in noise.items()}
+
+
+def _score(tensors: Tensors, rows: Tensor, noise: Tensors, scoring: Scoring) -> Tensors:
+    """One value a sample and metric, for one batch."""
+    ones = torch.ones(len(rows), device=scoring.x.device)
+    batch: dict[str, Tensor | Tensors] = {
+        "x": scoring.x[rows], "y": scoring.y[rows], "mask": ones, "weight": ones, "noise": noise,
+    }  # fmt: skip
     with torch.no_grad():
-        for start in range(0, len(rows), scoring.batch_size):
-            here = slice(start, start + scoring.batch_size)
-            ones = torch.ones(len(rows[here]), device=device)
-            batch: dict[str, Tensor | Tensors] = {
-                "x": scoring.x[rows[here]], "y": scoring.y[rows[here]], "mask": ones,
-                "weight": ones, "noise": {kind: draws[here] for kind, draws in noise.items()},
-            }  # fmt: skip
-            scores = scoring.score(module, questions[0].tensors, batch)
-            for metric, values in scores.items():
-                found.setdefault(metric, []).append(values.to(torch.float64))
-    return {metric: torch.cat(values) for metric, values in found.items()}
+        scores = scoring.score(scoring.modules.here(), tensors, batch)
+    return {metric: values.to(torch.float64) for metric, values in scores.items()}
 
 
 def uses_batch_statistics(module: nn.Module) -> bool:

@@ -48,6 +48,25 @@ def _pool_channels_last(graph: fx.Graph, node: fx.Node) -> None:
         backward = user.target is aten.max_pool2d_with_indices_backward.default
         if user is node or (backward and _uses_indices_of(user, node)):
             user.replace_input_with(images, last)
+            if backward:
+                _back_in_order(graph, user)
+
+
+def _back_in_order(graph: fx.Graph, gradient: fx.Node) -> None:
+    """Lay a pooling gradient out again as its other operands are: mixed layouts are the slowest.
+
+    A convolution takes channels last as they come, so it alone is left with them.
+    """
+    others = [u for u in gradient.users if u.target is not aten.convolution_backward.default]
+    if not others:
+        return
+    with graph.inserting_after(gradient):
+        ordered = graph.call_function(
+            aten.clone.default, (gradient,), {"memory_format": torch.contiguous_format}
+        )
+    ordered.meta.update(gradient.meta)
+    for user in others:
+        user.replace_input_with(gradient, ordered)
 
 
 def _uses_indices_of(backward: fx.Node, pool: fx.Node) -> bool:
