@@ -219,12 +219,12 @@ def _run_stages(
     for number, stage in enumerate(stages):
         site = make_site(config, federation, stage)
         backend = LocalBackend(site, folder.checkpoint_folder, private)
-        if folder.resume(stage.name) is not None:
-            backend.restore(folder.private(stage.name))
+        if (kept := folder.private(stage.name)) is not None:
+            backend.restore(kept)
         rounds = make_rounds(config, stage, site)
         progress = federate(site, backend, rounds, _Watched(folder, watch), memory)
         following = stages[number + 1].name if number + 1 < len(stages) else None
-        if following and folder.resume(following) is None:
+        if following and folder.private(following) is None:
             private, memory = hand_over(site, backend, stage, progress)
     _finish(config, site, backend, rounds, folder)
 
@@ -337,19 +337,16 @@ def _finish(
     """Score adapted models, save all models, sum up; from the last and the selected round."""
     adapted: list[Row] = []
     notes: list[str] = []
-    last, _ = folder.last(site.stage)
-    for which, (progress, private) in (
-        ("last", folder.last(site.stage)),
-        ("selected", folder.selected(site.stage)),
-    ):
+    stored = {"last": folder.last(site.stage), "selected": folder.selected(site.stage)}
+    last, selected = (progress.round for progress, _ in stored.values())
+    for which, (progress, private) in stored.items():
         backend.restore(private)
-        if rounds.adapt is not None and (which == "last" or progress.round != last.round):
+        if rounds.adapt is not None and (which == "last" or selected != last):
             rows, failed = score(site, backend, progress.state, progress.round, rounds.adapt)
             adapted += rows
             notes += failed
         _save_models(site, backend, progress, folder.path / "models" / which)
-    chosen, _ = folder.selected(site.stage)
-    result = summary(config, site, folder, adapted, last.round, chosen.round)
+    result = summary(config, site, folder, adapted, last, selected)
     folder.finish(adapted, {**result, "notes": notes})
 
 

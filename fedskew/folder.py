@@ -115,10 +115,12 @@ class RunFolder:
         entry = book["stages"][stage][which]
         return self._progress(entry), entry["private"]
 
-    def private(self, stage: str) -> dict[str, str]:
-        """Where the private state of the last complete round stands."""
+    def private(self, stage: str) -> dict[str, str] | None:
+        """Where the private state of a stage's last complete round stands; None before that."""
         book = self._book()
-        return {} if book is None else dict(book["stages"][stage]["last"]["private"])
+        if book is None or stage not in book["stages"]:
+            return None
+        return dict(book["stages"][stage]["last"]["private"])
 
     def commit(
         self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend

@@ -19,6 +19,7 @@ from fedskew.parts.objective import Batch, Bound, Tensors
 from fedskew.parts.report import Groups
 from fedskew.parts.select import BATCH_NORM, only
 from fedskew.recipe import Phase
+from fedskew.score import CENTRAL
 from fedskew.site import PERSONAL, SHARED, Site, context_of
 
 
@@ -47,7 +48,7 @@ def score_clients(
         [
             Question(
                 models[i],
-                site.federation.central_test if tasks[i].client == "" else
+                site.federation.central_test if tasks[i].client == CENTRAL else
                 site.clients[tasks[i].client].split(s),
                 (site.seed, site.stage, s, tasks[i].client),
             )
