@@ -216,7 +216,9 @@ def _reported(
         optimiser=training.optimiser,
         private=private,
         broadcast=task.broadcast,
+        public=site.federation.public,
         rng=stream(site.seed, site.stage, "report", task.client, task.round),
+        agreed=stream(site.seed, site.stage, "agreed"),
     )
     for report in reports:
         reported = report.report(finished)

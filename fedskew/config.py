@@ -61,6 +61,10 @@ class FederationSection(Section):
     test: Share = 0.2
     test_from: Literal["auto", "matched", "holdout"] = "auto"
     samples: Positive | None = Field(None, description="thin the training data to so many")
+    public: Annotated[int, Field(ge=0)] = Field(
+        0, description="samples set aside for everybody to look at, e.g. as a shared probe"
+    )
+    test_samples: Positive | None = Field(None, description="thin the published test data")
     skew: list[Choice] = []
     seed: int | None = Field(None, description="seed of the split; none takes the run's")
 
@@ -94,6 +98,9 @@ class EvaluateSection(Section):
     fine_tune_part: str = Field("all", description="'all', or a part of the model: 'head', 'body'")
     fine_tune_lr: Rate | None = None
     shots: Positive | None = Field(None, description="samples a class for fine-tuning; none: all")
+    matrix_rounds: list[Positive] | None = Field(
+        None, description="rounds whose similarity matrices are kept; none: four over the run"
+    )
 
 
 class Config(Section):

@@ -144,7 +144,9 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
         test=section.test,
         test_from=section.test_from,
         samples=section.samples,
+        test_samples=section.test_samples,
         skew=[{"kind": skew.name, **skew.knobs} for skew in section.skew],
+        public=section.public,
     )
 
 
@@ -159,6 +161,9 @@ def fingerprint(federation: Federation) -> str:
         digest.update(client.name.encode())
         for split in ("train", "validation", "test"):
             digest.update(client.split(split).tobytes())
+    if len(federation.public):
+        digest.update(b"public")
+        digest.update(federation.public.tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -169,8 +174,11 @@ def run(
     data_dir: str | Path | None = None,
     watch: Watch | None = None,
     federation: Federation | None = None,
+    draw: bool = True,
 ) -> Run:
     """Run one experiment, or finish it, or return it if it is finished already.
+
+    ``draw=False`` leaves its figures out, for programs that make hundreds of runs.
 
     >>> import tempfile
     >>> settings = {"train": {"rounds": 2}, "model": {"name": "logistic"}}
@@ -180,14 +188,15 @@ def run(
     """
     config = resolve(config if isinstance(config, Config) else make_config(config))
     folder = RunFolder.of(config, Path(out))
-    if folder.is_finished and is_drawn(folder.path):
+    if folder.is_finished and (is_drawn(folder.path) or not draw):
         return Run(folder.path)
     directory = None if data_dir is None else Path(data_dir)
     federation = federation or make_federation(config, directory)
     if not folder.is_finished:
         with folder.opened(config, fingerprint(federation)):
             _run_stages(config, federation, folder, watch)
-    draw_run(folder.path, federation)
+    if draw:
+        draw_run(folder.path, federation)
     return Run(folder.path)
 
 
@@ -247,6 +256,8 @@ def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
             f"method {config.method.name!r} reads gradients off the way its clients went: "
             f"it needs train.optimiser = 'sgd', not {train.optimiser!r}."
         )
+    for report in (*stage.recipe.reports, *stage.hands_over):
+        report.check(federation)
     device = torch.device(config.device)
     initial = {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}
     optimiser = Optimiser(train.optimiser, train.lr, train.momentum, train.weight_decay)
@@ -290,8 +301,10 @@ def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
     adapt = site.recipe.adapts
     if evaluate.fine_tune_epochs:
         part = EVERYTHING if evaluate.fine_tune_part == "all" else only(evaluate.fine_tune_part)
-        part.names(site.module)
-        phase = Phase(part, epochs=evaluate.fine_tune_epochs, lr=evaluate.fine_tune_lr)
+        # What is trained for may differ from what is trained: the recipe's word on it stands.
+        objective = adapt.phases[-1].objective if adapt else None
+        phase = Phase(part, evaluate.fine_tune_epochs, evaluate.fine_tune_lr, objective)
+        site.training(phase)
         adapt = Adapt((phase,), evaluate.shots)
     if train.clients_per_round and train.clients_per_round > len(site.federation.clients):
         raise ConfigError(
@@ -307,6 +320,7 @@ def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
         lr_decay=train.lr_decay,
         lr_steps=tuple(train.lr_steps),
         adapt=adapt,
+        matrix_rounds=None if evaluate.matrix_rounds is None else tuple(evaluate.matrix_rounds),
     )
 
 
@@ -377,7 +391,7 @@ def summary(
         {
             "at": at, "round": number, "model": model, "on": on, "adapted": how, "split": split,
             "metric": metric,
-            **asdict(summarise([r.value for r in group], higher or metric == "accuracy")),
+            **asdict(summarise([r.value for r in group], higher or metric.endswith("accuracy"))),
         }
         for at, number in (("last", last), ("selected", selected))
         for (model, on, how, split, metric), group in by_group(

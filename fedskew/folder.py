@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
+import io
 import json
 import os
 import time
@@ -24,6 +26,7 @@ from fedskew.store import (
     load_groups,
     read_json,
     save_groups,
+    write_atomically,
     write_json,
 )
 
@@ -37,6 +40,7 @@ class RunFolder:
     ``checkpoint.json``   which files make up the last complete round, and the selected one
     ``checkpoint/``       server state and private state, one file a round
     ``metrics.jsonl``     every measured number; ``rounds.jsonl`` what happened; ``timing.jsonl``
+    ``matrices/``         numbers about pairs of clients, one CSV a kind and chosen round
     ``result.json``       the summary; its presence means the run is finished
     ``models/``           the models as safetensors; ``figures/`` pictures and their data
     """
@@ -129,6 +133,7 @@ class RunFolder:
         label = f"{progress.stage}-{progress.round:06d}"
         entry = self._save_state(progress, label)
         entry["private"] = backend.keep(label)
+        self._save_matrices(progress)
         book = self._book() or {"stages": {}}
         before = book["stages"].get(progress.stage, {})
         fresh = progress.selected.round == progress.round or "selected" not in before
@@ -170,6 +175,17 @@ class RunFolder:
             "buffers": sorted(state.buffers),
             "server": file,
         }
+
+    def _save_matrices(self, progress: Progress) -> None:
+        for name, matrix in progress.state.matrices.items():
+            folder = self.path / "matrices"
+            folder.mkdir(exist_ok=True)
+            text = io.StringIO()
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(("client", *matrix.clients))
+            for client, row in zip(matrix.clients, matrix.values.tolist(), strict=True):
+                writer.writerow((client, *(f"{value:.6g}" for value in row)))
+            write_atomically(folder / f"{name}-{progress.round:06d}.csv", text.getvalue().encode())
 
     def _progress(self, entry: dict[str, Any]) -> Progress:
         groups = load_groups(self.checkpoint_folder / entry["server"])

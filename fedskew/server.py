@@ -31,6 +31,13 @@ class Rounds:
     lr_decay: float = 1.0
     lr_steps: tuple[int, ...] = ()
     adapt: Adapt | None = None
+    matrix_rounds: tuple[int, ...] | None = None
+    """Rounds whose matrices over clients are kept; none: the first, two between, the last."""
+
+    def keeps_matrices_in(self, round_number: int) -> bool:
+        if self.matrix_rounds is not None:
+            return round_number in self.matrix_rounds
+        return round_number in (1, self.rounds // 3, 2 * self.rounds // 3, self.rounds)
 
     def lr_factor(self, round_number: int) -> float:
         return math.prod(self.lr_decay for step in self.lr_steps if round_number > step)
@@ -111,7 +118,11 @@ def federate(
             # A first round in which every client fails is a wrong set-up, not bad luck.
             client, reason = next(iter(failures.items()))
             raise RunError(f"every client failed in the first round; {client!r}: {reason}.")
-        rows = score(site, backend, state, number)[0] if rounds.scores_in(number) else []
+        if not rounds.keeps_matrices_in(number):
+            state = replace(state, matrices={})
+        rows: list[Row] = []
+        if rounds.scores_in(number):
+            rows = score(site, backend, state, number)[0] + measured_rows(site, state, number)
         selected = progress.selected.see(
             number, validation_score(rows, site), site.recipe.objective.higher_is_better
         )
@@ -193,6 +204,7 @@ def aggregate(
     Looking at the one result is cheaper than at every update; only if it is not finite are the
     updates searched for the cause.
     """
+    state = replace(state, notes=(), measured={}, matrices={})
     if len(updates) >= min_clients:
         trainers = len(_trainers(site))
         found = site.recipe.aggregates.aggregate(state, updates, trainers)
@@ -282,6 +294,18 @@ def _rows(site: Site, on: str, task: ScoreTask, scored: Scored) -> list[Row]:
                 )
             )  # fmt: skip
     return rows
+
+
+def measured_rows(site: Site, state: ServerState, round_number: int) -> list[Row]:
+    """What the server found out about single clients while it aggregated."""
+    return [
+        Row(
+            stage=site.stage, round=round_number, model="personal", on="seen", client=client,
+            adapted="none", split="server", metric=metric, value=value, n=0,
+        )
+        for client, numbers in sorted(state.measured.items())
+        for metric, value in numbers.items()
+    ]  # fmt: skip
 
 
 def validation_score(rows: Sequence[Row], site: Site) -> float:

@@ -18,6 +18,7 @@ from fedskew.engine.evaluate import EvaluationModules, trains_batch_statistics
 from fedskew.engine.graph import Graphs, Step
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
+from fedskew.errors import ConfigError
 from fedskew.parts.objective import Batch, Objective, Tensors
 from fedskew.parts.report import Groups
 from fedskew.recipe import Phase, Recipe
@@ -104,9 +105,13 @@ class Site:
         if phase not in self._trainings:
             epochs = self.settings.epochs if phase.epochs is None else phase.epochs
             modules = list(self.module.modules())
+            trained = phase.trains.names(self.module) & self.parameters
+            if not trained:
+                part = " and ".join(phase.trains.only) or "what is left of it"
+                raise ConfigError(f"the model has no parameters to train in its {part}.")
             self._trainings[phase] = Training(
                 _gradient(self.module, objective, phase),
-                trained=phase.trains.names(self.module) & self.parameters,
+                trained=trained,
                 buffers=tuple(sorted(self.initial.keys() & dict(self.module.named_buffers()))),
                 optimiser=optimiser,
                 batch_size=self.settings.batch_size,

@@ -12,7 +12,6 @@ from fedskew.config import Config
 from fedskew.data.federation import Federation
 from fedskew.experiment import Run, make_federation, run
 from fedskew.folder import RunFolder
-from fedskew.report.figures import is_drawn
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import write_atomically, write_json
@@ -119,7 +118,7 @@ def _run_all(
     done = []
     for number, cell in enumerate(plan, start=1):
         folder = RunFolder.of(cell.config, runs)
-        if folder.is_finished and is_drawn(folder.path):
+        if folder.is_finished:
             tell(Step(number, len(plan), cell, "skipped"))
             done.append((cell, Run(folder.path)))
             continue
@@ -130,6 +129,7 @@ def _run_all(
             out=runs,
             federation=shelf.federation(cell.config),
             watch=_rounds_of(cell, number, len(plan), tell),
+            draw=False,
         )
         # A run finished by one version of the code is kept by the next: the page must tell.
         write_json(finished.path / MADE_WITH, {"code": code})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,16 +97,6 @@ control = "slow"
 why = "Short steps may do."
 on = ["skewed", "shards"]
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_pictures_of_single_runs() -> Iterator[None]:
-    """They have tests of their own and take longer than the runs here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedskew.experiment.draw_run", lambda *_: None)
-        for module in ("fedskew.experiment", "fedskew.suite"):
-            patch.setattr(f"{module}.is_drawn", lambda *_: True)
-        yield
 
 
 @pytest.fixture
@@ -451,7 +440,8 @@ def test_every_claim_can_be_judged_on_the_arms_that_run(name: str, scale: str) -
     places = {setting for setting, _ in ran}
     for claim in suite.claims:
         arms = [claim.side(r).arm for r in (claim.better, *claim.than, *claim.control)]
-        assert all((place, arm) in ran for place in claim.on if place in places for arm in arms)
+        named = places & {*claim.on, *([claim.beyond] if claim.beyond else ())}
+        assert all((place, arm) in ran for place in named for arm in arms)
 
 
 def test_a_suite_without_a_title_is_refused() -> None:

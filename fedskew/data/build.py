@@ -32,6 +32,8 @@ def build(
     test_from: str = "auto",
     samples: int | None = None,
     skew: Sequence[Mapping[str, Any]] = (),
+    public: int = 0,
+    test_samples: int | None = None,
 ) -> Federation:
     """Divide a dataset over clients; the same arguments give the same federation.
 
@@ -40,7 +42,13 @@ def build(
     owner under partition ``owner``); ``"holdout"`` sets the share ``test`` of each client's own
     rows aside; ``"auto"`` is matched where the dataset has a split that fits, else holdout.
     ``validation`` is a share of what is left for training. ``samples`` first thins the training
-    pool to so many rows, classes as equal as they can be.
+    pool to so many rows, classes as equal as they can be; ``test_samples`` does the same to the
+    published test split.
+
+    ``public`` rows leave the training pool before anything else, chosen as ``samples`` chooses:
+    a class with too few rows for an equal share leaves whole. Nobody trains or is tested on them
+    and no skew is drawn for them: they stay clean, and grey in three channels under ``colour``.
+    They may be of a segment whose other rows a client holds.
 
     The central test set is the published one; where its rows went to clients (owners that appear
     in one half of the published split only), it is the union of the clients' test rows instead.
@@ -53,12 +61,18 @@ def build(
     by_owner = partition == "owner"
     matched = _is_matched(dataset, by_owner, test_from)
     pool = dataset.train_rows if matched or not by_owner else np.arange(len(dataset.y))
+    published_test = dataset.official_test
+    if test_samples is not None:
+        rng = keyed_rng(seed, "test-samples")
+        published_test = _thin(published_test, dataset, "test_samples", test_samples, 0, rng)
+    shared = _public(pool, dataset, public, keyed_rng(seed, "public"))
+    pool = pool[~np.isin(pool, shared)]
     if samples is not None:
-        pool = _thin(pool, dataset, samples, keyed_rng(seed, "samples"))
+        pool = _thin(pool, dataset, "samples", samples, public, keyed_rng(seed, "samples"))
     parts = _partition(dataset, pool, partition, clients, seed, knobs)
     names = _names(dataset, parts, by_owner)
     _refuse_empty(partition, names, parts)
-    tests = _matched(dataset, parts, by_owner, seed) if matched else None
+    tests = _matched(dataset, published_test, parts, by_owner, seed) if matched else None
     if tests is None:
         rngs = [keyed_rng(seed, "test", name) for name in names]
         held = [_hold_out(dataset, p, test, rng) for p, rng in zip(parts, rngs, strict=True)]
@@ -77,8 +91,9 @@ def build(
         dataset.class_names,
         seen,
         tuple(client for client in made if client.name in apart),
-        dataset.official_test if published else np.sort(np.concatenate([c.test for c in seen])),
+        published_test if published else np.sort(np.concatenate([c.test for c in seen])),
         dataset.environment,
+        shared,
     )
     for position, settings in enumerate(skew):
         own_seed = int(keyed_rng(seed, "skew", str(position)).integers(2**63))
@@ -120,9 +135,10 @@ def _partition(
     return [pool[part] for part in parts]
 
 
-def _matched(dataset: Dataset, parts: list[Indices], by_owner: bool, seed: int) -> list[Indices]:
-    """Each client's rows of the published test split."""
-    rows = dataset.official_test
+def _matched(
+    dataset: Dataset, rows: Indices, parts: list[Indices], by_owner: bool, seed: int
+) -> list[Indices]:
+    """Each client's share of these rows of the published test split."""
     if by_owner and dataset.owner is not None:
         owners = dataset.owner
         return [rows[owners[rows] == owners[part[0]]] for part in parts]
@@ -148,13 +164,31 @@ def _refuse_empty(partition: str, names: list[str], parts: list[Indices]) -> Non
             )
 
 
-def _thin(pool: Indices, dataset: Dataset, samples: int, rng: np.random.Generator) -> Indices:
-    """A random subset in which small classes stay whole and the others are equally large."""
-    at_least("samples", samples, 1)
-    if samples > len(pool):
+def _public(pool: Indices, dataset: Dataset, public: int, rng: np.random.Generator) -> Indices:
+    at_least("public", public, 0)
+    if public >= len(pool):
         raise ConfigError(
-            f"samples={samples} is more than the {len(pool)} training samples of {dataset.name}."
+            f"public={public} would leave no training samples: {dataset.name} has {len(pool)}, "
+            "ask for fewer."
         )
+    return _balanced(pool, dataset, public, rng)
+
+
+def _thin(
+    pool: Indices, dataset: Dataset, name: str, samples: int, public: int, rng: np.random.Generator
+) -> Indices:
+    at_least(name, samples, 1)
+    if samples > len(pool):
+        kind = "training samples" if name == "samples" else "published test samples"
+        beside = f" beside {public} public ones" if public else ""
+        raise ConfigError(
+            f"{name}={samples} is more than the {len(pool)} {kind} of {dataset.name}{beside}."
+        )
+    return _balanced(pool, dataset, samples, rng)
+
+
+def _balanced(pool: Indices, dataset: Dataset, samples: int, rng: np.random.Generator) -> Indices:
+    """A random subset in which small classes stay whole and the others are equally large."""
     shuffled = rng.permutation(pool)
     # The n-th member of each class comes before any class's n+1-st: cut anywhere, it is balanced.
     turn = _occurrence(dataset.y.numpy()[shuffled])

@@ -39,6 +39,7 @@ class Federation:
 
     ``x`` holds one float32 sample a row, already scaled; ``y`` its class. ``environment``, where
     it exists, gives each row the id of the environment it was drawn from inside its client.
+    ``public`` rows belong to nobody; everybody may look at them, but not at their labels.
 
     >>> import numpy as np, torch
     >>> rows = np.arange(4)
@@ -56,6 +57,7 @@ class Federation:
     unseen: tuple[Client, ...] = ()
     central_test: Indices = field(default_factory=_no_samples)
     environment: Tensor | None = None
+    public: Indices = field(default_factory=_no_samples)
 
     def __post_init__(self) -> None:
         check_samples(self.name, self.x, self.y, len(self.class_names))
@@ -72,10 +74,16 @@ class Federation:
             raise DataError(
                 f"{self.name}: {len(self.environment)} environment ids for {len(self.y)} samples."
             )
+        self._check_rows("the central test set", self.central_test)
+        self._check_rows("the public set", self.public)
+        is_public = np.zeros(len(self.y), dtype=bool)
+        is_public[self.public] = True
         for client in (*self.clients, *self.unseen):
             for rows in (client.train, client.validation, client.test):
                 self._check_rows(f"client {client.name!r}", rows)
-        self._check_rows("the central test set", self.central_test)
+                if is_public[rows].any():
+                    row = int(rows[is_public[rows]][0])
+                    raise DataError(f"client {client.name!r} holds row {row}, which is public.")
 
     def _check_rows(self, holder: str, rows: Indices) -> None:
         """A row that does not exist would surface much later, as a bare index error."""

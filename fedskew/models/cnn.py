@@ -51,21 +51,21 @@ def femnist_cnn(shape: Shape, classes: int, *, k: int = 32) -> Classifier:
 
 
 @register("cnn-babu", min_side=16)
-def cnn_babu(shape: Shape, classes: int) -> Classifier:
+def cnn_babu(shape: Shape, classes: int, *, channels: int = 64) -> Classifier:
     """FedBABU's four blocks of 3x3(64); BatchNorm always uses the statistics of the batch.
 
     Without running statistics a prediction depends on the other samples it is batched with, in
     testing as in training; this is how the published results were obtained.
     """
     body: list[nn.Module] = []
-    for inputs in (shape[0], 64, 64, 64):
+    for inputs in (shape[0], channels, channels, channels):
         body += [
-            nn.Conv2d(inputs, 64, 3, padding=1),
-            nn.BatchNorm2d(64, track_running_stats=False),
+            nn.Conv2d(inputs, channels, 3, padding=1),
+            nn.BatchNorm2d(channels, track_running_stats=False),
             nn.MaxPool2d(2),
             nn.ReLU(),
         ]
-    features = 64 * _pooled_area(shape, 3, 3, 3, 3, padding=1)
+    features = channels * _pooled_area(shape, 3, 3, 3, 3, padding=1)
     return Classifier(nn.Sequential(*body, nn.Flatten()), nn.Linear(features, classes))
 
 

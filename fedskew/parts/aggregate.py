@@ -24,12 +24,21 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """A number for every pair of clients: how the row's client sees the column's."""
+
+    clients: tuple[str, ...]
+    values: Tensor
+
+
+@dataclass(frozen=True)
 class ServerState:
     """All the server holds: the shared model, models made for single clients, and its memory.
 
-    ``memory`` survives from round to round (variates, discrepancies, a similarity matrix);
-    ``notes`` are sentences about this round for the record; ``buffers`` names the entries of
-    ``shared`` that are statistics (BatchNorm's), which are averaged and never stepped along.
+    ``memory`` survives from round to round (variates, discrepancies, fingerprints); ``buffers``
+    names the entries of ``shared`` that are statistics (BatchNorm's), which are averaged and never
+    stepped along. The others speak of this round only, for the record: ``notes`` are sentences,
+    ``measured`` numbers by client and name, ``matrices`` what was found about pairs of clients.
     """
 
     shared: Tensors
@@ -37,6 +46,8 @@ class ServerState:
     memory: Groups = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     buffers: frozenset[str] = frozenset()
+    measured: dict[str, dict[str, float]] = field(default_factory=dict)
+    matrices: dict[str, Matrix] = field(default_factory=dict)
 
     def sent_to(self, client: str) -> Tensors:
         return self.personal.get(client, self.shared)

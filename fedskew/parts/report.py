@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.data.federation import Client
+from fedskew.data.federation import Client, Federation, Indices
 from fedskew.engine.optim import Optimiser
 from fedskew.parts.objective import Bound, Tensors
 
@@ -21,7 +21,7 @@ class Finished:
     """A client that has just trained, as its reports see it.
 
     ``x`` and ``y`` are the federation's storage: a report reads the client's own rows of it (see
-    ``samples``) and, for a probe all clients share, rows agreed on beforehand.
+    ``samples``) and those in ``public``, which belong to nobody.
     """
 
     client: Client
@@ -35,7 +35,10 @@ class Finished:
     optimiser: Optimiser
     private: Groups
     broadcast: Groups
+    public: Indices
     rng: np.random.Generator
+    agreed: np.random.Generator
+    """Gives every client of the stage the same draws, in every round."""
 
     def model(self) -> Bound:
         """The trained model, ready for a forward pass in evaluation mode."""
@@ -59,6 +62,9 @@ class Report:
 
     needs_sgd: bool = False
     """Whether it reads gradients off the way a client went, which an adaptive step size bends."""
+
+    def check(self, federation: Federation) -> None:
+        """Refuse a federation this report cannot work on, before anything runs."""
 
     def report(self, finished: Finished) -> Reported:
         raise NotImplementedError

@@ -46,7 +46,7 @@ def methods() -> dict[str, Entry]:
             "known failure": card.fails,
         }
         shown = {title: text for title, text in sections.items() if text}
-        entries[name] = Entry(name, card.summary, _inline(method.defaults), shown)
+        entries[name] = Entry(name, card.summary, _first_few(method.defaults), shown)
     return entries
 
 
@@ -136,6 +136,12 @@ def _choice(choice: Any) -> Entry:
 
 def _inline(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={_plain(value)}" for name, value in values.items())
+
+
+def _first_few(values: Mapping[str, Any], few: int = 3) -> str:
+    """The settings a line has room for; the card has them all."""
+    more = f", … {len(values) - few} more" if len(values) > few + 1 else ""
+    return _inline(dict(list(values.items())[: few if more else few + 1])) + more
 
 
 def _given(values: Mapping[str, Any]) -> str:

@@ -1,21 +1,25 @@
 """Figures of a run and of a comparison: each a PNG, with the numbers it shows as CSV beside it.
 
 The CSV files are made first, from the run folder, and every picture is drawn from one of them:
-what a reader sees is what a reader can load.
+what a reader sees is what a reader can load. Matrices of very many clients are not copied: their
+CSV names the files that hold them.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedskew.data.federation import Federation
+from fedskew.errors import RunError
 from fedskew.folder import RunFolder
 from fedskew.score import Row
 from fedskew.store import disk_error, read_json, write_atomically
@@ -26,7 +30,21 @@ if TYPE_CHECKING:
 MAIN = "main"
 LAST = "partition"
 """The figure of a run that is drawn last, and always: where it is, the others are."""
+MATRICES = "matrices"
+MATRIX_FILE = re.compile(r"(.+)-(\d{6,})\.csv")
+PANELS = 6
+"""So many rounds of a series of matrices fit side by side."""
+COPIED = 100
+"""Up to so many clients, the numbers of a matrix are written beside its picture."""
 Table = list[dict[str, Any]]
+
+
+class RoundMatrix(NamedTuple):
+    """A number for every pair of clients at a round: how the row's client sees the column's."""
+
+    round: int
+    clients: tuple[str, ...]
+    values: NDArray[np.float64]
 
 
 def is_drawn(path: str | Path) -> bool:
@@ -48,6 +66,8 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
     _save(folder, "learning", curves, lambda: plots.learning(curves, metric, selected, name))
     scores = client_table(Path(path), model, metric, selected)
     _save(folder, "clients", scores, lambda: plots.clients(scores, metric, selected, name))
+    for what in sorted({what for what, _, _ in _matrix_files(Path(path))}):
+        _draw_matrices(Path(path), folder, what, name)
     counts = partition_table(federation)
     title = f"{federation.name}: training samples of each class at each client"
     _save(folder, LAST, counts, lambda: plots.partition(counts, title))
@@ -141,6 +161,31 @@ def partition_table(federation: Federation) -> Table:
     return table
 
 
+def matrix_series(run: Path, name: str) -> list[RoundMatrix]:
+    """The recorded matrices of one name, in the order of their rounds."""
+    found = sorted((at, path) for what, at, path in _matrix_files(run) if what == name)
+    return [RoundMatrix(at, *_read_matrix(path)) for at, path in found]
+
+
+def evenly(series: Sequence[RoundMatrix], most: int = PANELS) -> list[RoundMatrix]:
+    """At most so many of a series, evenly chosen; the first and the last are always among them."""
+    if len(series) <= most:
+        return list(series)
+    return [series[i] for i in np.linspace(0, len(series) - 1, most).round().astype(int)]
+
+
+def matrix_table(series: Sequence[RoundMatrix], name: str) -> Table:
+    """The numbers of some matrices, a line each; for many clients, where they are."""
+    if len({client for matrix in series for client in matrix.clients}) > COPIED:
+        return [{"round": at, "file": f"{MATRICES}/{name}-{at:06d}.csv"} for at, _, _ in series]
+    return [
+        {"round": at, "row": row, "column": column, "value": value}
+        for at, clients, values in series
+        for row, line in zip(clients, values.tolist(), strict=True)
+        for column, value in zip(clients, line, strict=True)
+    ]
+
+
 def comparison_curves(runs: Mapping[str, Sequence[Path]], metric: str) -> Table:
     """Per method and round: the mean over clients, then mean and deviation over seeds."""
     table: Table = []
@@ -182,6 +227,34 @@ def _tested(run: Path, metric: str) -> list[Row]:
 def _scored(run: Path, model: str, metric: str) -> list[Row]:
     rows = RunFolder(run).rows()
     return [r for r in rows if r.stage == MAIN and r.model == model and r.metric == metric]
+
+
+def _draw_matrices(run: Path, folder: Path, what: str, method: str) -> None:
+    from fedskew.report import matrices
+
+    series = matrix_series(run, what)
+    shown, order = evenly(series), matrices.common_order(series)
+    table = matrix_table(shown, what)
+    _save(folder, what, table, lambda: matrices.heat_maps(shown, order, what, method))
+
+
+def _matrix_files(run: Path) -> Iterator[tuple[str, int, Path]]:
+    """The name, the round and the place of every recorded matrix."""
+    for path in (run / MATRICES).glob("*.csv"):
+        if match := MATRIX_FILE.fullmatch(path.name):
+            yield match[1], int(match[2]), path
+
+
+def _read_matrix(path: Path) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    try:
+        with open(path, newline="") as file:
+            (_, *clients), *lines = csv.reader(file)
+        values = np.array([line[1:] for line in lines], dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise RunError(f"could not read {path}: {error}.") from error
+    if not clients or [line[0] for line in lines] != clients or values.shape != (len(clients),) * 2:
+        raise RunError(f"{path} is not a square matrix of clients: remove it to draw the others.")
+    return tuple(clients), values
 
 
 def _folder(parent: Path) -> Path:

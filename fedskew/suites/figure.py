@@ -15,8 +15,19 @@ from fedskew.suites.grid import Cell
 from fedskew.suites.measure import Interval, interval
 from fedskew.suites.verdict import Results
 
+Line = str | tuple[int, tuple[int, ...]]
+"""A dash pattern, by name or by lengths."""
+
 COLOURS = {"method": "#1f6f8b", "control": "#c0792a", "reference": "#7a7a7a"}
-LINES = {"method": "-", "control": ":", "reference": "--"}
+LINES: dict[str, Line] = {"method": "-", "control": ":", "reference": "--"}
+AGAIN: dict[str, Line] = {"method": "-.", "control": (0, (1, 4)), "reference": (0, (8, 3))}
+"""Lines of arms for which the colours do not suffice."""
+CURVES = (
+    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22",
+    "#17becf", "#0b2e63", "#8b0000", "#005f3c", "#f4b400", "#5b2a86", "#ff5c8a", "#6b8e23",
+    "#00a4a6", "#4d3319",
+)  # fmt: skip
+GREYS = ("0.0", "0.35", "0.6")
 FIELDS = ("arm", "role", "seeds", "mean", "low", "high")
 
 
@@ -66,10 +77,22 @@ def _curve_table(curves: dict[str, dict[int, float]]) -> bytes:
     return _csv([("arm", "round", "mean"), *rows])
 
 
+def line_styles(roles: Sequence[str]) -> list[tuple[str, Line]]:
+    """A colour and a line for each arm; no two alike up to 36 contenders and 6 references."""
+    seen = {"reference": 0, "contender": 0}
+    styles = []
+    for role in roles:
+        kind, colours = ("reference", GREYS) if role == "reference" else ("contender", CURVES)
+        turn, place = divmod(seen[kind], len(colours))
+        seen[kind] += 1
+        styles.append((colours[place], (AGAIN if turn % 2 else LINES)[role]))
+    return styles
+
+
 def _picture(
     suite: Suite, setting: str, spans: dict[str, Interval], curves: dict[str, dict[int, float]]
 ) -> bytes:
-    figure = Figure(figsize=(10, 1.4 + 0.32 * max(len(spans), 6)), layout="constrained")
+    figure = Figure(figsize=(13, 1.4 + 0.32 * max(len(spans), 6)), layout="constrained")
     left, right = figure.subplots(1, 2)
     for place, (arm, span) in enumerate(spans.items()):
         colour = COLOURS[suite.arm(arm).role]
@@ -79,19 +102,17 @@ def _picture(
     left.invert_yaxis()
     left.grid(axis="x", alpha=0.3)
     left.set_xlabel("mean over clients, last round, 95 % interval over seeds")
-    seen = dict.fromkeys(LINES, 0)
-    for arm, curve in curves.items():
-        role = suite.arm(arm).role
-        colour = f"C{seen[role] % 10}" if role != "reference" else str(0.3 * (seen[role] % 3))
-        seen[role] += 1
+    styles = line_styles([suite.arm(arm).role for arm in curves])
+    for (arm, curve), (colour, line) in zip(curves.items(), styles, strict=True):
         right.plot(
-            list(curve), list(curve.values()), LINES[role], color=colour, lw=1.3,
+            list(curve), list(curve.values()), ls=line, color=colour, lw=1.5,
             label=suite.arm(arm).label,
         )  # fmt: skip
     right.set_xlabel("round")
     right.set_ylabel("mean over clients")
     right.grid(alpha=0.3)
-    right.legend(fontsize=6)
+    # Beside the lines, which it would hide, and down the side as long as the arms need.
+    figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
     figure.suptitle(suite.setting(setting).label)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})

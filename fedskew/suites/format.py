@@ -23,7 +23,9 @@ from fedskew.errors import ConfigError, unknown
 Fragment = dict[str, Any]
 """Part of a config, as nested tables."""
 
-ScoreName = Literal["clients", "worst", "fine-tuned", "central", "rounds", "swing"]
+ScoreName = Literal[
+    "clients", "worst", "fine-tuned", "central", "rounds", "swing", "self-weight", "entropy"
+]  # fmt: skip
 
 
 def _listed(value: Any) -> Any:
@@ -106,6 +108,7 @@ class Claim(Part):
 
     ``kind`` "better" asks for a difference above ``margin``; "no-worse" for one above -margin.
     ``control`` names arms that lack the method's idea: what they gain too, it does not explain.
+    ``beyond`` names a setting: then it is the difference less the one there that is asked for.
     """
 
     name: str
@@ -114,6 +117,7 @@ class Claim(Part):
     better: str
     than: Names
     on: list[str]
+    beyond: str | None = None
     control: Names = []
     why: str = Field("", description="what the control would show")
     score: ScoreName = "clients"
@@ -126,6 +130,8 @@ class Claim(Part):
     def _check(self) -> Claim:
         if (self.score == "rounds") != (self.target is not None):
             raise ValueError("score 'rounds' and a target go together")
+        if self.beyond in self.on:
+            raise ValueError(f"beyond {self.beyond!r} stands in on too: take it out of one of them")
         for reference in (self.better, *self.than, *self.control):
             self.side(reference)
         return self
@@ -181,7 +187,7 @@ class Suite(Part):
         for claim in self.claims:
             where = f"claim {claim.name!r}"
             sides = [claim.better, *claim.than, *claim.control]
-            yield where, "setting", claim.on
+            yield where, "setting", [*claim.on, *([] if claim.beyond is None else [claim.beyond])]
             yield where, "arm", [claim.side(reference).arm for reference in sides]
 
     def setting(self, name: str) -> Setting:

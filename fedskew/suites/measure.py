@@ -18,6 +18,24 @@ from fedskew.suites.format import ScoreName
 MADE_WITH = "made-with.json"
 """In a run's folder: the code of the suite's call that finished it."""
 
+WEIGHTS: dict[ScoreName, str] = {"self-weight": "self_weight", "entropy": "row_entropy"}
+"""Scores of the server's weights, and the metric each is recorded as."""
+
+MEANINGS: dict[ScoreName, str] = {
+    "clients": "mean score over the clients' own test data",
+    "worst": "score of the worst client on its own test data",
+    "fine-tuned": "mean score over clients after fine-tuning",
+    "central": "score of the global model on the central test set",
+    "rounds": "rounds until the clients' mean test score reaches {target}, fewer is better; a run "
+    "that never reaches it counts one round more than it had",
+    "swing": "mean change from one scored round to the next over the second half of the rounds, "
+    "smaller is better",
+    "self-weight": "weight a client has in its own model, mean over clients",
+    "entropy": "entropy of the weights a client's model is made with (1 if all are equal, 0 if one "
+    "has everything), mean over clients",
+}
+"""What a page says of each score."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -89,6 +107,9 @@ class Measured:
         return float(sent["up"] + sent["down"]) / 1e6
 
     def higher_is_better(self, score: ScoreName) -> bool:
+        """Whether more speaks for an arm; of weights it does, whatever the task."""
+        if score in WEIGHTS:
+            return True
         return score not in ("rounds", "swing") and bool(self.result["higher_is_better"])
 
     def score(self, score: ScoreName, at: str = "last", target: float | None = None) -> float:
@@ -97,8 +118,12 @@ class Measured:
         ``clients`` is the mean over clients on their own test data, ``worst`` the worst client,
         ``fine-tuned`` the mean after fine-tuning, ``central`` the global model on the central
         test set, ``rounds`` the first scored round whose mean reaches the target (one more than
-        there were if none does), ``swing`` the mean step between scored rounds, second half.
+        there were if none does), ``swing`` the mean step between scored rounds, second half,
+        ``self-weight`` and ``entropy`` the mean over clients of what the server wrote down about
+        the weights it made their models with.
         """
+        if score in WEIGHTS:
+            return self._weight(WEIGHTS[score], at)
         if score == "rounds":
             return self._rounds_to(math.inf if target is None else target)
         if score == "swing":
@@ -114,6 +139,16 @@ class Measured:
                 and (entry["adapted"] != "none") == tuned
             ):  # fmt: skip
                 return float(entry["worst" if score == "worst" else "mean"])
+        return math.nan
+
+    def _weight(self, metric: str, at: str) -> float:
+        wanted = {
+            "at": at, "model": "personal", "on": "seen", "adapted": "none", "split": "server",
+            "metric": metric,
+        }  # fmt: skip
+        for entry in self.result["scores"]:
+            if wanted.items() <= entry.items():
+                return float(entry["mean"])
         return math.nan
 
     def _rounds_to(self, target: float) -> float:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from fedskew.suites.format import Fallback, ScoreName, Suite
+from fedskew.suites.format import Fallback, Number, ScoreName, Suite
 from fedskew.suites.grid import Cell, cells, flat
 from fedskew.suites.machine import Provenance
-from fedskew.suites.measure import Interval, Measured, interval
-from fedskew.suites.verdict import Comparison, Finding, Results, Verdict, indistinct
+from fedskew.suites.measure import WEIGHTS, Interval, Measured, interval
+from fedskew.suites.verdict import Results, Verdict, compared, indistinct
 
 COLUMNS: tuple[tuple[str, ScoreName, str], ...] = (
     ("last round", "clients", "last"),
@@ -20,6 +20,17 @@ COLUMNS: tuple[tuple[str, ScoreName, str], ...] = (
     ("worst client", "worst", "last"),
     ("fine-tuned", "fine-tuned", "last"),
     ("central test", "central", "last"),
+)
+WEIGHT_COLUMNS: tuple[tuple[str, ScoreName, str], ...] = (
+    ("self-weight", "self-weight", "last"),
+    ("row entropy", "entropy", "last"),
+)
+"""Only where an arm has them: most servers give everybody the same model."""
+
+ABOUT_WEIGHTS = (
+    "“Self-weight” is the weight a client has in its own model, “row entropy” how evenly the "
+    "weights of all who make it up are spread: 1 if they are equal, 0 if one has everything. Both "
+    "are means over clients after the last round."
 )
 
 
@@ -93,58 +104,29 @@ def _one_verdict(suite: Suite, verdict: Verdict) -> str:
     lines = [
         f"### {claim.name}: {verdict.text}",
         f"“{claim.says}” ({claim.source})",
-        f"Compared: {_meaning(verdict)}",
+        f"Compared: {compared(suite, claim)}",
     ]
     # The outcome is the setting's, from all its rows: said once, beside the first.
     rows = [
         (
             suite.setting(finding.setting).label,
-            *_comparison(comparison),
-            "" if n else _outcome(finding),
+            f"`{comparison.other}`",
+            comparison.text,
+            "" if n else finding.text,
         )
         for finding in verdict.findings
         if finding.outcome != "not run"
         for n, comparison in enumerate((*finding.against, *finding.controls))
     ]
     if rows:
-        heads = ("setting", f"`{claim.better}` against", "difference", "outcome")
+        less = "" if claim.beyond is None else f" less that on `{claim.beyond}`"
+        heads = ("setting", f"`{claim.better}` against", f"difference{less}", "outcome")
         lines.append(table(heads, rows))
     left_out = [f.setting for f in verdict.findings if f.outcome == "not run"]
     if left_out:
-        lines.append(f"Without numbers at this scale: {', '.join(left_out)}.")
+        there = "" if claim.beyond is None else f", there or on {claim.beyond}"
+        lines.append(f"Without numbers at this scale{there}: {', '.join(left_out)}.")
     return "\n\n".join(lines)
-
-
-def _meaning(verdict: Verdict) -> str:
-    claim = verdict.claim
-    score = {
-        "clients": "mean score over the clients' own test data",
-        "worst": "score of the worst client on its own test data",
-        "fine-tuned": "mean score over clients after fine-tuning",
-        "central": "score of the global model on the central test set",
-        "rounds": f"rounds until the clients' mean test score reaches {claim.target}, fewer is "
-        "better; a run that never reaches it counts one round more than it had",
-        "swing": "mean change from one scored round to the next over the second half of the "
-        "rounds, smaller is better",
-    }[claim.score]
-    when = "" if claim.score in ("rounds", "swing") else f", {claim.at} round"
-    wants = "more than" if claim.kind == "better" else "no worse, by at most"
-    bar = "" if claim.kind == "better" and not claim.margin else f"; {wants} {claim.margin:g}"
-    control = f" Control: {', '.join(f'`{c}`' for c in claim.control)}." if claim.control else ""
-    return f"{score}{when}{bar}.{control} {claim.why}".rstrip()
-
-
-def _comparison(comparison: Comparison) -> tuple[str, str]:
-    difference = comparison.difference
-    scale, unit = (100.0, " points") if comparison.is_share else (1.0, "")
-    text = f"{scale * difference.mean:+.2f}"
-    if difference.n > 1:
-        text += f" [{scale * difference.low:+.2f}, {scale * difference.high:+.2f}]"
-    return f"`{comparison.other}`", text + unit
-
-
-def _outcome(finding: Finding) -> str:
-    return finding.outcome + (f" ({finding.reason})" if finding.reason else "")
 
 
 def _tables(facts: Reproduction) -> list[str]:
@@ -154,7 +136,8 @@ def _tables(facts: Reproduction) -> list[str]:
         "validation score. “Sent” counts both directions over all rounds and clients; what a "
         "reference sends is not comparable (`central` moves the raw data, which is not counted)."
     )
-    parts = ["## Results", lines]
+    weighed = any(_weight_columns(facts, cell.setting) for cell in facts.plan)
+    parts = ["## Results", lines, *([ABOUT_WEIGHTS] if weighed else ())]
     for setting in dict.fromkeys(cell.setting for cell in facts.plan):
         parts += [f"### {facts.suite.setting(setting).label}", _results(facts, setting)]
         parts += [
@@ -168,35 +151,47 @@ def _tables(facts: Reproduction) -> list[str]:
 
 def _results(facts: Reproduction, setting: str) -> str:
     suite = facts.suite
-    numbers = {n.arm: n for n in suite.numbers if n.setting == setting}
-    heads = ["arm", "role", *(head for head, _, _ in COLUMNS), "sent (MB)"]
+    weights = _weight_columns(facts, setting)
+    heads = ["arm", "role", *(head for head, _, _ in (*COLUMNS, *weights)), "sent (MB)"]
     heads += ["the source's number"] if suite.numbers else []
     rows = []
     for arm in dict.fromkeys(cell.arm for cell in facts.plan if cell.setting == setting):
         runs = [m for (s, a, _), m in facts.results.items() if (s, a) == (setting, arm)]
         row = [suite.arm(arm).label, suite.arm(arm).role]
         row += [_score(runs, score, at) for _, score, at in COLUMNS]
+        row += [_score(runs, score, at) for _, score, at in weights]
         row.append(f"{interval([m.megabytes for m in runs]).mean:.1f}")
         if suite.numbers:
-            number = numbers.get(arm)
-            row.append(_printed(number.value, number.spread, number.where) if number else "–")
+            printed = [_printed(n) for n in suite.numbers if (n.setting, n.arm) == (setting, arm)]
+            row.append("; ".join(printed) or "–")
         rows.append(row)
     return table(heads, rows)
 
 
-def _printed(value: float, spread: float | None, where: str) -> str:
-    return f"{value:g}" + ("" if spread is None else f" ± {spread:g}") + f" ({where})"
+def _weight_columns(facts: Reproduction, setting: str) -> list[tuple[str, ScoreName, str]]:
+    runs = [m for (where, _, _), m in facts.results.items() if where == setting]
+    return [
+        column
+        for column in WEIGHT_COLUMNS
+        if not all(math.isnan(measured.score(*column[1:])) for measured in runs)
+    ]
+
+
+def _printed(number: Number) -> str:
+    spread = "" if number.spread is None else f" ± {number.spread:g}"
+    return f"{number.value:g}{spread} ({number.where})"
 
 
 def _score(runs: Sequence[Measured], score: ScoreName, at: str) -> str:
     found = interval([measured.score(score, at) for measured in runs])
     if math.isnan(found.mean):
         return "–"
-    return _plus_minus(found, runs[0].is_share)
+    if score in WEIGHTS:
+        return _plus_minus(found, 1.0, 2)
+    return _plus_minus(found, 100.0, 2) if runs[0].is_share else _plus_minus(found, 1.0, 4)
 
 
-def _plus_minus(found: Interval, is_share: bool) -> str:
-    factor, digits = (100.0, 2) if is_share else (1.0, 4)
+def _plus_minus(found: Interval, factor: float, digits: int) -> str:
     text = f"{factor * found.mean:.{digits}f}"
     return text if found.n < 2 else f"{text} ± {factor * found.half:.{digits}f}"
 

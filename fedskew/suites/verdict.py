@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedskew.suites.format import Claim
-from fedskew.suites.measure import Interval, Measured, interval
+from fedskew.suites.format import Claim, Suite
+from fedskew.suites.measure import MEANINGS, WEIGHTS, Interval, Measured, interval
 
 Results = Mapping[tuple[str, str, int], Measured]
 """Finished runs by setting, arm and seed."""
@@ -18,11 +18,25 @@ Outcome = Literal["reproduced", "not reproduced", "undecided", "the control expl
 
 @dataclass(frozen=True)
 class Comparison:
-    """``better`` minus ``other`` on the same seeds; positive speaks for ``better``."""
+    """``better`` minus ``other`` on the same seeds; positive speaks for ``better``.
+
+    Where the claim looks beyond a setting, the same difference there is taken off.
+    """
 
     other: str
     difference: Interval
     is_share: bool
+    digits: int = 2
+
+    @property
+    def text(self) -> str:
+        """The difference and its interval; shares as points of a hundred."""
+        scale, unit = (100.0, " points") if self.is_share else (1.0, "")
+        found = self.difference
+        mean, low, high = (
+            f"{scale * value:+.{self.digits}f}" for value in (found.mean, found.low, found.high)
+        )
+        return (f"{mean} [{low}, {high}]" if found.n > 1 else mean) + unit
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,10 @@ class Finding:
     against: tuple[Comparison, ...]
     controls: tuple[Comparison, ...]
 
+    @property
+    def text(self) -> str:
+        return self.outcome + (f" ({self.reason})" if self.reason else "")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -44,6 +62,20 @@ class Verdict:
     @property
     def text(self) -> str:
         return overall(self.findings)
+
+
+def compared(suite: Suite, claim: Claim) -> str:
+    """What a claim compares, in words."""
+    score = MEANINGS[claim.score].format(target=claim.target)
+    when = "" if claim.score in ("rounds", "swing") else f", {claim.at} round"
+    less = (
+        "" if claim.beyond is None
+        else f"; the difference here minus that on {suite.setting(claim.beyond).label}"
+    )  # fmt: skip
+    wants = "more than" if claim.kind == "better" else "no worse, by at most"
+    bar = "" if claim.kind == "better" and not claim.margin else f"; {wants} {claim.margin:g}"
+    control = f" Control: {', '.join(f'`{c}`' for c in claim.control)}." if claim.control else ""
+    return f"{score}{when}{less}{bar}.{control} {claim.why}".rstrip()
 
 
 def judge(claim: Claim, results: Results) -> Verdict:
@@ -64,9 +96,24 @@ def _finding(claim: Claim, setting: str, results: Results) -> Finding:
 
 def compare_arms(claim: Claim, setting: str, other: str, results: Results) -> Comparison:
     """Differences between two arms, seed by seed, so what a seed does to both falls out."""
+    differences = _differences(claim, setting, other, results)
+    if claim.beyond is not None:
+        there = _differences(claim, claim.beyond, other, results)
+        differences = {seed: d - there[seed] for seed, d in differences.items() if seed in there}
+    mine = claim.side(claim.better)
+    share = mine.score not in ("rounds", *WEIGHTS) and all(
+        measured.is_share
+        for (where, arm, _), measured in results.items()
+        if (where, arm) == (setting, mine.arm)
+    )
+    # A hundred clients share one: two digits would not tell their weights apart.
+    digits = 4 if mine.score in WEIGHTS else 2
+    return Comparison(other, interval(list(differences.values())), share, digits)
+
+
+def _differences(claim: Claim, setting: str, other: str, results: Results) -> dict[int, float]:
     mine, theirs = claim.side(claim.better), claim.side(other)
-    differences: list[float] = []
-    share = False
+    differences: dict[int, float] = {}
     for (where, arm, seed), measured in sorted(results.items(), key=lambda item: item[0]):
         partner = results.get((setting, theirs.arm, seed))
         if where != setting or arm != mine.arm or partner is None:
@@ -74,9 +121,8 @@ def compare_arms(claim: Claim, setting: str, other: str, results: Results) -> Co
         difference = measured.score(mine.score, claim.at, claim.target)
         difference -= partner.score(theirs.score, claim.at, claim.target)
         sign = 1 if measured.higher_is_better(mine.score) else -1
-        share = measured.is_share and mine.score != "rounds"
-        differences.append(sign * difference)
-    return Comparison(other, interval(differences), share)
+        differences[seed] = sign * difference
+    return differences
 
 
 def decide(

@@ -105,8 +105,12 @@ class Plain:
         round_number: int,
         extra: Callable[[str, Tensor], Tensor | float] = lambda name, w: 0.0,
         phase: int = 0,
+        moves: str = "",
     ) -> tuple[Weights, int]:
-        """EPOCHS over the client's data; ``extra(name, w)`` is added to every gradient."""
+        """EPOCHS over the client's data; ``extra(name, w)`` is added to every gradient.
+
+        Only parameters whose names begin with ``moves`` are changed.
+        """
         model = copy.deepcopy(self.model).train()
         model.load_state_dict(dict(start))
         ragged = any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules())
@@ -122,7 +126,8 @@ class Plain:
                 for (name, w), gradient in zip(named.items(), gradients, strict=True):
                     g = gradient + extra(name, w)
                     velocity[name] = self.momentum * velocity[name] + g
-                    w.sub_(LR * velocity[name])
+                    if name.startswith(moves):
+                        w.sub_(LR * velocity[name])
         return {n: t.detach().clone() for n, t in model.state_dict().items()}, plan.steps
 
 

@@ -29,7 +29,9 @@ def finished(**changes: Any) -> Finished:
         "optimiser": Optimiser("sgd", 0.1),
         "private": {},
         "broadcast": {"control": {"w": torch.tensor([0.5])}},
+        "public": np.arange(0),
         "rng": np.random.default_rng(0),
+        "agreed": np.random.default_rng(1),
     }
     return Finished(**{**known, **changes})
 

@@ -1,0 +1,371 @@
+"""Aggregators that make one model per client: its own and the others', each row weighted anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedskew.errors import ConfigError
+from fedskew.parts.aggregate import (
+    Aggregator,
+    Matrix,
+    ServerState,
+    Uniform,
+    Update,
+    Weighting,
+    normalised,
+    weighted_mean,
+)
+from fedskew.parts.objective import Tensors
+from fedskew.parts.report import Groups
+from fedskew.parts.similarity import FINGERPRINT, similarities
+
+ROWS = 1024
+"""Rows of a weight matrix that exist at a time, so that memory never grows with its square."""
+SHOWN = 500
+"""Matrices of more clients are not kept for the record."""
+
+Weights = tuple[Tensor, Tensor]
+"""For some rows: the weight of the client's own model, and those of all participants' (its own
+place among them is zero); they sum to one."""
+Weigh = Callable[[slice], Weights]
+
+
+@dataclass(frozen=True)
+class Mix(Aggregator):
+    """Base: a client's next model is own·(its model) + Σ_j rest_j·(participant j's model).
+
+    Who took part counts with the model it trained; who did not, but is ``known``, with the one it
+    was last given. Everybody else, newcomers and unseen clients, is sent the plain mean.
+    """
+
+    weighting: Weighting = field(default_factory=Uniform)
+    """Of the plain mean."""
+    per_client = True
+
+    def remember(self, state: ServerState, updates: Sequence[Update]) -> Groups:
+        """The memory with what these updates report."""
+        return state.memory
+
+    def known(self, state: ServerState) -> list[str]:
+        """Clients a row can be made for even when they are absent."""
+        return sorted(state.personal)
+
+    def rows(self, state: ServerState, clients: Sequence[str], updates: Sequence[Update]) -> Weigh:
+        """How to weigh the rows of ``clients``: the participants first, in their order."""
+        raise NotImplementedError
+
+    def show(
+        self, state: ServerState, updates: Sequence[Update]
+    ) -> tuple[dict[str, Matrix], dict[str, dict[str, float]]]:
+        """Matrices and numbers by client for the record, besides what is known of every row."""
+        return {}, {}
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
+        weights, notes = normalised(self.weighting, updates, state)
+        mean = {**state.shared, **weighted_mean(updates, weights)}
+        state = replace(state, memory=self.remember(state, updates))
+        present = [update.client for update in updates]
+        absent = sorted(set(self.known(state)) - set(present))
+        names = [*present, *absent]
+        own_models = [u.tensors for u in updates] + [state.sent_to(name) for name in absent]
+        weigh = self.rows(state, names, updates)
+        personal, measured = dict(state.personal), {}
+        stacked = {
+            name: torch.stack([u.tensors[name] for u in updates]).flatten(start_dim=1)
+            for name, first in updates[0].tensors.items()
+            if first.is_floating_point()
+        }
+        for start in range(0, len(names), ROWS):
+            here = slice(start, start + ROWS)
+            own, rest = weigh(here)
+            made = _combined(own, rest, stacked, own_models[here])
+            personal.update(zip(names[here], made, strict=True))
+            entropies = row_entropy(own, rest, start, len(present))
+            for name, weight, entropy in zip(names[here], own, entropies, strict=True):
+                measured[name] = {"self_weight": float(weight), "row_entropy": float(entropy)}
+        matrices, more = self.show(state, updates)
+        for name, numbers in more.items():
+            measured.setdefault(name, {}).update(numbers)
+        return replace(
+            state, shared=mean, personal=personal, notes=notes, measured=measured,
+            matrices=matrices,
+        )  # fmt: skip
+
+
+def _combined(
+    own: Tensor, rest: Tensor, stacked: Tensors, own_models: Sequence[Tensors]
+) -> list[Tensors]:
+    """Every row's model: one matrix product a tensor; integer counters stay the client's own."""
+    # Few neighbours in a large matrix: skipping the zeros is what makes top-k cheap.
+    thin = rest.numel() > 100_000 and int((rest > 0).sum()) * 10 < rest.numel()
+    weights = rest.to_sparse() if thin else rest
+    mixed = {name: weights @ models for name, models in stacked.items()}
+    made = []
+    for i, model in enumerate(own_models):
+        made.append(
+            {
+                name: mixed[name][i].reshape(t.shape).add(t, alpha=float(own[i]))
+                if name in mixed
+                else t.clone()
+                for name, t in model.items()
+            }
+        )
+    return made
+
+
+def row_entropy(own: Tensor, rest: Tensor, start: int, present: int) -> Tensor:
+    """How evenly a row spreads: 0 is all on one model, 1 the same on all that it could use."""
+    entropy = torch.special.entr(own) + torch.special.entr(rest).sum(dim=1)
+    places = torch.arange(start, start + len(own), device=own.device)
+    # Participants stand among the models already, the absent add their own.
+    choices = torch.where(places < present, present, present + 1).to(entropy.dtype)
+    return torch.where(choices > 1, entropy / choices.clamp(min=2).log(), torch.zeros_like(entropy))
+
+
+def shared_out(
+    others: Tensor,
+    *,
+    sharpen: float = 1.0,
+    neighbours: int | None = None,
+    self_weight: float | None = None,
+    cap: float = 1.0,
+) -> Weights:
+    """Row weights from similarities to the others (below zero: nobody, never weighed); own is 1.
+
+    Similarities are raised to ``sharpen``, all but the ``neighbours`` largest are dropped, rows are
+    divided by their sum. A fixed ``self_weight`` scales the others to share the rest; what a
+    single neighbour would get beyond ``cap`` goes back to the client's own model.
+
+    >>> own, rest = shared_out(torch.tensor([[-1.0, 0.5, 0.5]]))
+    >>> own.tolist(), rest.tolist()
+    ([0.5], [[0.0, 0.25, 0.25]])
+    """
+    somebody = others >= 0
+    rest = torch.where(somebody, others.clamp(min=0).pow(sharpen), torch.zeros_like(others))
+    if neighbours is not None and neighbours < rest.shape[1]:
+        kept = rest.topk(neighbours, dim=1)
+        rest = torch.zeros_like(rest).scatter_(1, kept.indices, kept.values)
+    total = rest.sum(dim=1)
+    if self_weight is None:
+        own = 1.0 / (1.0 + total)
+        rest = rest * own[:, None]
+    else:
+        own = torch.where(total > 0, self_weight, 1.0).to(rest.dtype)
+        share = torch.where(total > 0, (1.0 - own) / total.clamp(min=1e-30), total)
+        rest = rest * share[:, None]
+    above = (rest - cap).clamp(min=0)
+    return own + above.sum(dim=1), rest - above
+
+
+def nobody_at_self(others: Tensor, here: slice) -> Tensor:
+    """The block with participants' own places marked as nobody."""
+    for i in range(min(len(others), others.shape[1] - here.start)):
+        others[i, here.start + i] = -1.0
+    return others
+
+
+@dataclass(frozen=True)
+class BySimilarity(Mix):
+    """Rows of the client representation similarity matrix, normalised: FedSHIBU's rule.
+
+    The matrix is one product of the clients' fingerprints. A fingerprint of another size than the
+    others' is like nothing, so its client keeps to itself.
+    """
+
+    sharpen: float = 1.0
+    self_weight: float | None = None
+    neighbours: int | None = None
+    cap: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.sharpen < 0:
+            raise ConfigError(f"sharpen must not be negative, not {self.sharpen}.")
+        if self.self_weight is not None and not 0 <= self.self_weight <= 1:
+            raise ConfigError(f"self_weight must be from 0 to 1, not {self.self_weight}.")
+        if self.neighbours is not None and self.neighbours < 1:
+            raise ConfigError(f"neighbours must be at least 1, not {self.neighbours}.")
+        if not 0 < self.cap <= 1:
+            raise ConfigError(f"cap must be above 0 and at most 1, not {self.cap}.")
+
+    def remember(self, state: ServerState, updates: Sequence[Update]) -> Groups:
+        return with_fingerprints(state, updates)
+
+    def known(self, state: ServerState) -> list[str]:
+        return sorted(state.memory[FINGERPRINT].keys() & state.personal.keys())
+
+    def rows(self, state: ServerState, clients: Sequence[str], updates: Sequence[Update]) -> Weigh:
+        prints = fingerprints(state, clients)
+        present = prints[: len(updates)]
+
+        def weigh(here: slice) -> Weights:
+            others = nobody_at_self(similarities(prints[here], present), here)
+            return shared_out(
+                others, sharpen=self.sharpen, neighbours=self.neighbours,
+                self_weight=self.self_weight, cap=self.cap,
+            )  # fmt: skip
+
+        return weigh
+
+    def show(
+        self, state: ServerState, updates: Sequence[Update]
+    ) -> tuple[dict[str, Matrix], dict[str, dict[str, float]]]:
+        if len(updates) > SHOWN:
+            return {}, {}
+        return {"similarity": similarity_matrix(state, updates)}, {}
+
+
+@dataclass(frozen=True)
+class SelfMix(Mix):
+    """λ on a client's own model and the rest spread evenly: what self-weight alone can do.
+
+    Where ``measured`` is given, λ is the mean self-weight that its similarities would give this
+    round: the same self-weight, without knowing who is similar.
+    """
+
+    self_weight: float = 0.5
+    measured: BySimilarity | None = None
+
+    def remember(self, state: ServerState, updates: Sequence[Update]) -> Groups:
+        return self.measured.remember(state, updates) if self.measured else state.memory
+
+    def rows(self, state: ServerState, clients: Sequence[str], updates: Sequence[Update]) -> Weigh:
+        count = len(updates)
+        own_weight = self.self_weight
+        if self.measured:
+            present = [update.client for update in updates]
+            weigh_similar = self.measured.rows(state, present, updates)
+            starts = range(0, count, ROWS)
+            own = torch.cat([weigh_similar(slice(i, i + ROWS))[0] for i in starts])
+            own_weight = float(own.mean())
+
+        def weigh(here: slice) -> Weights:
+            size = len(clients[here])
+            others = nobody_at_self(torch.ones(size, count), here)
+            return shared_out(others, self_weight=own_weight)
+
+        return weigh
+
+
+@dataclass(frozen=True)
+class InGroups(Mix):
+    """The mean inside a client's group: groups given, or found from the similarity matrix.
+
+    An absent client gets its group's mean, or keeps what it has if none of its group took part.
+    """
+
+    groups: tuple[tuple[str | int, ...], ...] | None = None
+
+    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
+        if self.groups is None:
+            return {}
+        ordered, labels = sorted(clients), {}
+        for number, members in enumerate(self.groups):
+            for member in members:
+                name = _member(member, ordered)
+                if name in labels:
+                    raise ConfigError(f"groups: client {name!r} is in two groups.")
+                labels[name] = torch.tensor(number)
+        missing = [name for name in ordered if name not in labels]
+        if missing:
+            raise ConfigError(f"groups: client {missing[0]!r} is in no group.")
+        return {"group": labels}
+
+    def remember(self, state: ServerState, updates: Sequence[Update]) -> Groups:
+        if self.groups is not None:
+            return state.memory
+        memory = with_fingerprints(state, updates)
+        found = replace(state, memory=memory)
+        names = sorted(memory[FINGERPRINT])
+        prints = fingerprints(found, names)
+        labels = found_groups(nobody_at_self(similarities(prints, prints), slice(0, len(names))))
+        pairs = zip(names, labels, strict=True)
+        return {**memory, "group": {name: torch.tensor(label) for name, label in pairs}}
+
+    def known(self, state: ServerState) -> list[str]:
+        return sorted(state.memory["group"])
+
+    def rows(self, state: ServerState, clients: Sequence[str], updates: Sequence[Update]) -> Weigh:
+        group = state.memory["group"]
+        labels = torch.stack([group[name] for name in clients])
+        sizes = self.weighting.weights(updates, state).to(torch.float32)
+        mine = torch.cat([sizes, torch.zeros(len(clients) - len(updates))])
+
+        def weigh(here: slice) -> Weights:
+            same = labels[here, None] == labels[None, : len(updates)]
+            others = nobody_at_self(torch.where(same, sizes, 0.0), here).clamp(min=0)
+            total = mine[here] + others.sum(dim=1)
+            alone = total <= 0
+            own = torch.where(alone, 1.0, mine[here] / total.clamp(min=1e-30))
+            return own, others / torch.where(alone, 1.0, total)[:, None]
+
+        return weigh
+
+    def show(
+        self, state: ServerState, updates: Sequence[Update]
+    ) -> tuple[dict[str, Matrix], dict[str, dict[str, float]]]:
+        labels = {n: {"group": float(label)} for n, label in state.memory["group"].items()}
+        if self.groups is not None or len(updates) > SHOWN:
+            return {}, labels
+        return {"similarity": similarity_matrix(state, updates)}, labels
+
+
+def _member(member: str | int, ordered: Sequence[str]) -> str:
+    """A client by its name, or by its place among the sorted names."""
+    if isinstance(member, int) and 0 <= member < len(ordered):
+        return ordered[member]
+    if member in ordered:
+        return str(member)
+    raise ConfigError(
+        f"groups: there is no client {member!r}; there are {len(ordered)}, "
+        f"{ordered[0]!r} to {ordered[-1]!r}."
+    )
+
+
+def with_fingerprints(state: ServerState, updates: Sequence[Update]) -> Groups:
+    """The memory with the participants' newest fingerprints."""
+    newest = {update.client: update.reports[FINGERPRINT]["v"] for update in updates}
+    return {**state.memory, FINGERPRINT: {**state.memory.get(FINGERPRINT, {}), **newest}}
+
+
+def fingerprints(state: ServerState, clients: Sequence[str]) -> Tensor:
+    """Fingerprints as rows; one of an unusual size becomes zeros, which are like nothing."""
+    found = [state.memory[FINGERPRINT][name].flatten() for name in clients]
+    sizes = [len(vector) for vector in found]
+    usual = max(sorted(set(sizes)), key=sizes.count)
+    return torch.stack([v if len(v) == usual else v.new_zeros(usual) for v in found])
+
+
+def similarity_matrix(state: ServerState, updates: Sequence[Update]) -> Matrix:
+    names = tuple(update.client for update in updates)
+    prints = fingerprints(state, names)
+    return Matrix(names, similarities(prints, prints).fill_diagonal_(1.0))
+
+
+def found_groups(similarity: Tensor, least: float = 0.1, most: int = 30) -> list[int]:
+    """Groups by hierarchical clustering, as many as make the best mean silhouette.
+
+    Everybody is one group where no division reaches a silhouette of ``least``, so that clients
+    that do not differ are not divided.
+    """
+    n = len(similarity)
+    if n < 3:
+        return [0] * n
+    from sklearn.cluster import AgglomerativeClustering
+    from sklearn.metrics import silhouette_score
+
+    distance: Any = (1.0 - similarity).clamp(0.0, 1.0).fill_diagonal_(0.0).numpy()
+    distance = (distance + distance.T) / 2
+    best, labels = least, [0] * n
+    for count in range(2, min(n - 1, most) + 1):
+        tree = AgglomerativeClustering(count, metric="precomputed", linkage="average")
+        found = tree.fit_predict(distance)
+        score = float(silhouette_score(distance, found, metric="precomputed"))
+        if score > best and not math.isnan(score):
+            best, labels = score, [int(label) for label in found]
+    return labels

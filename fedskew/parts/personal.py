@@ -1,0 +1,109 @@
+"""What clients minimise when each shall end with a model of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedskew.engine.evaluate import trains_batch_statistics
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
+
+ABSENT = 1e-30
+"""Stands for a count of zero: its class weighs nothing in a softmax, and its logarithm exists."""
+
+
+def balanced_logits(logits: Tensor, class_counts: Tensor, gamma: float) -> Tensor:
+    """z_c + γ·log n_c: classes a client has much of need less of a logit of their own."""
+    return logits + gamma * class_counts.clamp(min=ABSENT).log()
+
+
+@dataclass(frozen=True)
+class GenericAndPersonal(Objective):
+    """FedROD's two losses on a model with the parts ``body``, ``head`` and ``personal``.
+
+    The generic head g (and with it the body f) minimises a balanced softmax,
+    CE(g(f(x)) + γ·log n, y); the personal head h minimises CE(g(f(x)) + h(f(x)), y) and takes
+    g and f as given. Their sum is the same as two optimisers: the second loss sees g and f only
+    through stopped gradients and the first does not see h at all, so every parameter has a
+    gradient from exactly one of the two; and optimisers treat parameters one by one.
+    """
+
+    gamma: float = 1.0
+    reads = ("class_counts",)
+
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        features = model.part("body", batch.x)
+        generic = model.part("head", features)
+        personal = generic.detach() + model.part("personal", features.detach())
+        balanced = balanced_logits(generic, client["class_counts"], self.gamma)
+        losses = F.cross_entropy(balanced, batch.y, reduction="none")
+        return batch.mean(losses + F.cross_entropy(personal, batch.y, reduction="none"))
+
+    def scores(self, model: Bound, batch: Batch) -> Tensors:
+        """Both heads together, and the accuracy of the generic one alone."""
+        features = model.part("body", batch.x)
+        generic = model.part("head", features)
+        personal = generic + model.part("personal", features)
+        return {
+            "loss": F.cross_entropy(personal, batch.y, reduction="none"),
+            "accuracy": (personal.argmax(dim=1) == batch.y).to(torch.float32),
+            "generic_accuracy": (generic.argmax(dim=1) == batch.y).to(torch.float32),
+        }
+
+
+@dataclass(frozen=True)
+class OneStepAhead(Erm):
+    """Per-FedAvg, first order: the gradient where one step of rate α would lead.
+
+    The step follows one half of the batch, the gradient there is that of the other half. Buffers
+    pass through both; the loss is the second one, after the step.
+    """
+
+    alpha: float = 0.01
+
+    def gradient(
+        self, module: nn.Module, trained: Tensors, fixed: Tensors, batch: Batch, client: Context
+    ) -> tuple[Tensors, Tensor, Tensors]:
+        first, second = halves(batch, 2 if trains_batch_statistics(module) else 1)
+        step, _, buffers = super().gradient(module, trained, fixed, first, client)
+        ahead = {name: t - self.alpha * step[name] for name, t in trained.items()}
+        return super().gradient(module, ahead, {**fixed, **buffers}, second, client)
+
+
+def halves(batch: Batch, least: int = 1) -> tuple[Batch, Batch]:
+    """Every other sample, and those between; the whole batch twice if that leaves under ``least``.
+
+    Padding stands at the end of a batch, so the first half holds a real sample whenever there is
+    one. A second half of nothing but padding is replaced by as much of the first, where the one
+    real sample comes first: clients in a stack, all padded to one width, then train as each would
+    alone.
+    """
+    if len(batch.x) < 2 * least:
+        return batch, batch
+    first, second = _every_other(batch, 0), _every_other(batch, 1)
+    real = second.mask.sum() > 0
+    return first, replace(
+        second,
+        x=_choose(real, second.x, first.x),
+        y=_choose(real, second.y, first.y),
+        mask=_choose(real, second.mask, first.mask),
+        weight=_choose(real, second.weight, first.weight),
+    )
+
+
+def _every_other(batch: Batch, start: int) -> Batch:
+    return replace(
+        batch,
+        x=batch.x[start::2],
+        y=batch.y[start::2],
+        mask=batch.mask[start::2],
+        weight=batch.weight[start::2],
+    )
+
+
+def _choose(condition: Tensor, wanted: Tensor, other: Tensor) -> Tensor:
+    """One of two tensors; of the other, which may be one sample longer, only as many samples."""
+    return torch.where(condition, wanted, other[: len(wanted)])
