@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any
 
 from fedskew.backends import Backend
 from fedskew.config import Config
-from fedskew.errors import RunError
+from fedskew.errors import ConfigError, RunError
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.report import Groups
 from fedskew.score import Row
@@ -78,7 +79,13 @@ class RunFolder:
             self._check_same(config, fingerprint)
             self._roll_back()
             self._started = time.monotonic()
-            yield self
+            try:
+                yield self
+            except ConfigError:
+                # Settings that cannot work together leave nothing behind.
+                if self._book() is None:
+                    shutil.rmtree(self.path)
+                raise
 
     def _check_same(self, config: Config, fingerprint: str) -> None:
         path = self.path / "config.json"

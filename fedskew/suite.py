@@ -92,7 +92,10 @@ def reproduce(
         fallback=fallback,
         results=results,
         verdicts=verdicts,
-        figures={setting: path.relative_to(folder).as_posix() for setting, path in figures.items()},
+        figures={
+            setting: [path.relative_to(folder).as_posix() for path in paths]
+            for setting, paths in figures.items()
+        },
         provenance=made_with,
         wall_seconds=time.monotonic() - started,
     )

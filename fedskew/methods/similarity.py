@@ -52,7 +52,8 @@ SIMILARITY = {
     "debiased": "unrelated clients then count as 0 on average; negative estimates are 0",
     "samples": "probe or own samples compared, ≥ 2 (≥ 4 debiased); 'feature' uses all it has",
     "probe": "'noise' (unit normal inputs) or 'public' (the first of federation.public)",
-    "sharpen": "exponent on similarities, ≥ 0; 0 is the plain mean, large keeps the most alike",
+    "sharpen": "exponent on similarities, ≥ 0; 0 is the plain mean, 1 the thesis, large keeps the "
+    "most alike only",
     "self_weight": "fixed weight of the own model, 0-1 (none: as similarities give it)",
     "neighbours": "only so many most similar others count (none: all)",
     "cap": "most that one other client can weigh, 0-1; what is above goes to the own model",
@@ -91,8 +92,14 @@ def fedbabu(
         knobs={**SIMILARITY, "fine_tune": FINE_TUNE, "fine_tune_epochs": FINE_TUNE_EPOCHS},
         reduces=(Reduction({"sharpen": 0.0}, "fedbabu"),),
         sends="the body's parameters and the upper half of one centred, normalised matrix: "
-        "d(d+1)/2 numbers for d features, n(n+1)/2 for n probe samples",
-        fails="where the own body outweighs everybody it is local training: compare self-mix",
+        "d(d+1)/2 numbers for d features (d = 64: 8.3 kB; 512: 525 kB), n(n+1)/2 for n probe samples "
+        "(n = 50: 5.1 kB); raw representations would be n·d (50 x 64: 12.8 kB; 50 x 512: 102 kB). "
+        "A linear matrix tells the features' geometry up to rotation and scale: of public inputs in "
+        "'probe', of all own data together in 'feature', of single own samples in 'own'",
+        fails="where the own body outweighs everybody it is local training under a random head: "
+        "compare local and self-mix. The defaults are what won on validation data of two seeds and "
+        "six splits of real data: 'feature' with sharpen = 16 (mean accuracy 78.5 %; 71.7, 77.7 and "
+        "78.0 at 4, 8 and 32; 78.2 with the RBF kernel; 77.4 for 'probe')",
     ),
 )
 def fedshibu(
@@ -101,7 +108,7 @@ def fedshibu(
     debiased: bool = False,
     samples: int = 50,
     probe: Probe = "noise",
-    sharpen: float = 1.0,
+    sharpen: float = 16.0,
     self_weight: float | None = None,
     neighbours: int | None = None,
     cap: float = 1.0,
@@ -135,7 +142,7 @@ def fedavg_crsm(
     debiased: bool = False,
     samples: int = 50,
     probe: Probe = "noise",
-    sharpen: float = 1.0,
+    sharpen: float = 16.0,
     self_weight: float | None = None,
     neighbours: int | None = None,
     cap: float = 1.0,
@@ -217,7 +224,7 @@ def self_mix(
     debiased: bool = False,
     samples: int = 50,
     probe: Probe = "noise",
-    sharpen: float = 1.0,
+    sharpen: float = 16.0,
     fine_tune: Tuned = "all",
     fine_tune_epochs: int = 5,
 ) -> Recipe:

@@ -67,7 +67,7 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
     scores = client_table(Path(path), model, metric, selected)
     _save(folder, "clients", scores, lambda: plots.clients(scores, metric, selected, name))
     for what in sorted({what for what, _, _ in _matrix_files(Path(path))}):
-        _draw_matrices(Path(path), folder, what, name)
+        draw_matrices(Path(path), what, folder, what, name)
     counts = partition_table(federation)
     title = f"{federation.name}: training samples of each class at each client"
     _save(folder, LAST, counts, lambda: plots.partition(counts, title))
@@ -186,6 +186,17 @@ def matrix_table(series: Sequence[RoundMatrix], name: str) -> Table:
     ]
 
 
+def draw_matrices(run: Path, what: str, folder: Path, file: str, title: str) -> Path:
+    """Draw the recorded matrices of one name as heat maps side by side."""
+    from fedskew.report import matrices
+
+    series = matrix_series(run, what)
+    shown, order = evenly(series), matrices.common_order(series)
+    _save(folder, file, matrix_table(shown, what),
+          lambda: matrices.heat_maps(shown, order, what, title))  # fmt: skip
+    return folder / f"{file}.png"
+
+
 def comparison_curves(runs: Mapping[str, Sequence[Path]], metric: str) -> Table:
     """Per method and round: the mean over clients, then mean and deviation over seeds."""
     table: Table = []
@@ -227,15 +238,6 @@ def _tested(run: Path, metric: str) -> list[Row]:
 def _scored(run: Path, model: str, metric: str) -> list[Row]:
     rows = RunFolder(run).rows()
     return [r for r in rows if r.stage == MAIN and r.model == model and r.metric == metric]
-
-
-def _draw_matrices(run: Path, folder: Path, what: str, method: str) -> None:
-    from fedskew.report import matrices
-
-    series = matrix_series(run, what)
-    shown, order = evenly(series), matrices.common_order(series)
-    table = matrix_table(shown, what)
-    _save(folder, what, table, lambda: matrices.heat_maps(shown, order, what, method))
 
 
 def _matrix_files(run: Path) -> Iterator[tuple[str, int, Path]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from fedskew.report.figures import draw_matrices
 from fedskew.store import write_atomically
 from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell
@@ -31,18 +32,27 @@ GREYS = ("0.0", "0.35", "0.6")
 FIELDS = ("arm", "role", "seeds", "mean", "low", "high")
 
 
-def draw(suite: Suite, plan: Sequence[Cell], results: Results, folder: Path) -> dict[str, Path]:
-    """Write a PNG and a CSV for every setting; returns the pictures by setting."""
+def draw(
+    suite: Suite, plan: Sequence[Cell], results: Results, folder: Path
+) -> dict[str, list[Path]]:
+    """Write the PNGs of every setting, a CSV beside each; returns the pictures by setting."""
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = {}
+    pictures: dict[str, list[Path]] = {}
     for setting in dict.fromkeys(cell.setting for cell in plan):
         arms = dict.fromkeys(cell.arm for cell in plan if cell.setting == setting)
         spans = {arm: over_seeds(results, setting, arm) for arm in arms}
         write_atomically(folder / f"{setting}.csv", _table(suite, spans))
         curves = {arm: mean_curve(results, setting, arm) for arm in arms}
         write_atomically(folder / f"{setting}-curves.csv", _curve_table(curves))
-        pictures[setting] = folder / f"{setting}.png"
-        write_atomically(pictures[setting], _picture(suite, setting, spans, curves))
+        pictures[setting] = [folder / f"{setting}.png"]
+        write_atomically(pictures[setting][0], _picture(suite, setting, spans, curves))
+        shown = results.get((setting, suite.shows, 0)) if suite.shows else None
+        if shown:
+            title = f"{suite.setting(setting).label}, seed 0, {suite.arm(suite.shows).label}"
+            file = f"{setting}-similarity"
+            pictures[setting].append(
+                draw_matrices(shown.run.path, "similarity", folder, file, title)
+            )
     return pictures
 
 

@@ -152,6 +152,7 @@ class Suite(Part):
     source: str
     question: str
     notes: list[str] = []
+    shows: str = Field("", description="an arm whose similarity matrices the page shows")
     defaults: Fragment = {}
     scales: dict[Literal["smoke", "desk", "paper"], Scale]
     settings: Annotated[list[Setting], Field(min_length=1)]
@@ -174,6 +175,7 @@ class Suite(Part):
 
     def _references(self) -> Iterable[tuple[str, str, Iterable[str]]]:
         """Every place that names a setting or an arm: where, which kind, the names."""
+        yield "shows", "arm", [self.shows] if self.shows else []
         for setting in self.settings:
             yield f"setting {setting.name!r}", "arm", setting.arms or ()
         for name, scale in self.scales.items():

@@ -45,7 +45,7 @@ class Reproduction:
     fallback: Fallback | None
     results: Results
     verdicts: Sequence[Verdict]
-    figures: Mapping[str, str]
+    figures: Mapping[str, Sequence[str]]
     provenance: Provenance
     wall_seconds: float
 
@@ -144,8 +144,8 @@ def _tables(facts: Reproduction) -> list[str]:
             f"The same to the last digit, whatever the seed: {', '.join(arms)}."
             for arms in indistinct(facts.results, setting)
         ]
-        if setting in facts.figures:
-            parts.append(f"![{facts.suite.setting(setting).label}]({facts.figures[setting]})")
+        label = facts.suite.setting(setting).label
+        parts += [f"![{label}]({picture})" for picture in facts.figures.get(setting, ())]
     return parts
 
 

@@ -18,6 +18,7 @@ from fedskew.engine.streams import stream
 
 __all__ = ["mnist"]
 pytestmark = pytest.mark.real_data
+SHARPEN = 3.0
 Array = NDArray[np.float64]
 Rows = Callable[[Plain, list[Weights]], Array]
 """From the trained models to a matrix of row weights."""
@@ -31,6 +32,11 @@ def features(plain: Plain, weights: Weights, x: torch.Tensor) -> Array:
         return np.asarray(body.eval()(x).numpy(), dtype=np.float64)
 
 
+def normalised(similar: Array) -> Array:
+    sharpened = similar**SHARPEN
+    return np.asarray(sharpened / sharpened.sum(axis=1, keepdims=True))
+
+
 def rows_by_covariance(plain: Plain, models: list[Weights]) -> Array:
     """FedSHIBU's rule on feature covariances of each client's own data."""
     made = []
@@ -40,7 +46,7 @@ def rows_by_covariance(plain: Plain, models: list[Weights]) -> Array:
     similar = np.array(
         [[(a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()) for b in made] for a in made]
     )
-    return np.asarray(similar / similar.sum(axis=1, keepdims=True))
+    return normalised(similar)
 
 
 def rows_by_probe(plain: Plain, models: list[Weights]) -> Array:
@@ -54,7 +60,7 @@ def rows_by_probe(plain: Plain, models: list[Weights]) -> Array:
     similar = np.array(
         [[np.trace(a @ b) / (np.linalg.norm(a) * np.linalg.norm(b)) for b in grams] for a in grams]
     )
-    return np.asarray(similar / similar.sum(axis=1, keepdims=True))
+    return normalised(similar)
 
 
 def rows_of_groups(plain: Plain, models: list[Weights]) -> Array:
@@ -96,9 +102,19 @@ def test_fedbabu_averages_bodies_under_a_frozen_head(mnist: Federation, momentum
 
 
 CASES: dict[str, tuple[str, dict[str, Any], Rows, str]] = {
-    "fedshibu-feature": ("fedshibu", {"mode": "feature"}, rows_by_covariance, "body"),
-    "fedshibu-probe": ("fedshibu", {"mode": "probe", "samples": 30}, rows_by_probe, "body"),
-    "fedavg-crsm": ("fedavg-crsm", {"mode": "feature"}, rows_by_covariance, ""),
+    "fedshibu-feature": (
+        "fedshibu",
+        {"mode": "feature", "sharpen": SHARPEN},
+        rows_by_covariance,
+        "body",
+    ),
+    "fedshibu-probe": (
+        "fedshibu",
+        {"mode": "probe", "samples": 30, "sharpen": SHARPEN},
+        rows_by_probe,
+        "body",
+    ),
+    "fedavg-crsm": ("fedavg-crsm", {"mode": "feature", "sharpen": SHARPEN}, rows_by_covariance, ""),
     "grouped": ("grouped", {"groups": [[0, 1], [2, 3]]}, rows_of_groups, "body"),
     "grouped-whole": ("grouped", {"groups": [[0, 1], [2, 3]], "part": "all"}, rows_of_groups, ""),
     "self-mix": ("self-mix", {"self_weight": 0.4}, rows_of_self_mix, "body"),
@@ -119,7 +135,7 @@ def test_measured_self_mix_spreads_the_mean_self_weight(mnist: Federation) -> No
         return np.asarray(np.full((4, 4), (1 - own) / 3) + (own - (1 - own) / 3) * np.eye(4))
 
     expected = plainly_mixed(mnist, 0.0, rows, "body")
-    knobs = {"self_weight": "measured", "mode": "feature"}
+    knobs = {"self_weight": "measured", "mode": "feature", "sharpen": SHARPEN}
     assert_same_models(ours("self-mix", mnist, mlp(), **knobs), expected)
 
 
