@@ -107,6 +107,8 @@ class Card:
     sends: str = "model parameters"
     batch_norm: str = "statistics averaged with the same weights, counters copied"
     fails: str = ""
+    defaults: str = ""
+    """Why the settings are what they are, where they were chosen by looking."""
 
 
 @dataclass(frozen=True)

@@ -348,3 +348,27 @@ def test_eighteen_arms_stay_readable(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert min(label.x0 for label in labels) >= figure.bbox.x0
     # Names must not squeeze out what they name.
     assert min(axes.get_window_extent().width for axes in (left, right)) > 0.2 * figure.bbox.width
+
+
+def test_a_page_shows_the_similarity_matrices_of_one_arm(tmp_path: Path) -> None:
+    about = suite(shows="new")
+    runs = dict(gaps(tmp_path, new=NEW, old=OLD))
+    for setting in ("s2", "s10"):
+        folder = runs[setting, "new", 0].run.path / "matrices"
+        folder.mkdir()
+        for number in (1, 5):
+            text = f"client,a,b\na,1,0.{number}\nb,0.{number},1\n"
+            (folder / f"similarity-{number:06d}.csv").write_text(text)
+    for run in runs.values():
+        run.__dict__["curve"] = {1: 0.5}
+    plan = [c for c in cells(about, "smoke") if (c.setting, c.arm, c.seed) in runs]
+    pictures = draw(about, plan, runs, tmp_path / "figures")
+    assert [path.name for path in pictures["s2"]] == ["s2.png", "s2-similarity.png"]
+    table = (tmp_path / "figures" / "s2-similarity.csv").read_text().splitlines()
+    assert table[0] == "round,row,column,value"
+    assert "5,a,b,0.5" in table
+
+
+def test_an_arm_to_show_must_exist() -> None:
+    with pytest.raises(ConfigError, match="shows: unknown arm 'now': did you mean 'new'"):
+        suite(shows="now")

@@ -38,6 +38,7 @@ def methods() -> dict[str, Entry]:
             "paper": card.paper,
             "update": card.update,
             "settings": _described(method.defaults, card.knobs),
+            "defaults": card.defaults,
             "reduces to": "\n".join(
                 f"{r.equals}{_given(r.equals_knobs)} at {_inline(r.knobs)}" for r in card.reduces
             ),

@@ -237,6 +237,16 @@ def test_thinning_leaves_the_published_test_split_alone():
     assert len(federation.central_test) == 200
 
 
+def test_the_published_test_split_can_be_thinned_and_nothing_else_moves():
+    thin, whole = made(test_samples=40), made()
+    tested = np.concatenate([client.test for client in thin.clients])
+    assert sorted(tested) == sorted(thin.central_test)
+    assert len(thin.central_test) == 40
+    labels = dataset().y.numpy()[thin.central_test]
+    assert np.ptp(np.bincount(labels)) <= 1
+    assert same(thin, whole, "train", "validation")
+
+
 def test_two_skews_of_one_kind_draw_apart():
     data = dataset(x=torch.zeros(800, 1, 6, 6))
     kind = {"kind": "noise", "clip": False, "level": 1.0}
@@ -255,6 +265,7 @@ def test_two_skews_of_one_kind_draw_apart():
         ({"test_from": "match"}, ConfigError, "did you mean 'matched'"),
         ({"samples": 0}, ConfigError, "samples must be at least 1"),
         ({"samples": 601}, ConfigError, "samples=601 is more than the 600"),
+        ({"test_samples": 201}, ConfigError, "test_samples=201 is more than the 200 published"),
         ({"unseen": 6}, ConfigError, "unseen=6 would leave none of the 6 clients"),
         ({"unseen": 1.0}, ConfigError, r"unseen=1\.0 would leave none"),
         ({"unseen": -1}, ConfigError, "unseen must be a number of clients or a share, not -1"),
