@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test bench format clean
+.PHONY: demo test bench bench-similarity format clean
 
 demo: .stamps/core  ## compare a few methods on label-skewed digits
 	$(BIN)/fedskew compare fedavg fedprox scaffold ditto --config digits --seeds 3 --out results/demo
@@ -16,6 +16,9 @@ test: .stamps/dev  ## lint, types, tests
 
 bench: .stamps/dev  ## speed against plain PyTorch, pfl and Flower, and against the machine
 	$(BIN)/python -m benchmarks.run --out results/bench
+
+bench-similarity: .stamps/dev  ## what the similarity matrix measures, costs and withstands
+	$(BIN)/python benchmarks/similarity.py
 
 format: .stamps/dev
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -127,6 +127,7 @@ class Method:
                 if not self.defaults:
                     raise ConfigError(f"method {self.name!r} has no settings, so remove {name!r}.")
                 raise unknown(f"setting of method {self.name!r}", name, self.defaults)
+            self._check_kind(name, knobs[name])
         recipe = self.make(**knobs)
         if not isinstance(recipe, Recipe):
             raise ConfigError(
@@ -134,6 +135,21 @@ class Method:
             )
         return recipe
 
+    def _check_kind(self, name: str, value: Any) -> None:
+        """Hold a number or switch to its annotation; what other values mean, the method knows."""
+        hint = self.make.__annotations__.get(name)
+        kinds = [kind.strip() for kind in str(getattr(hint, "__name__", hint)).split("|")]
+        if not set(kinds) <= {"int", "float", "bool", "None"}:
+            return
+        given = type(value).__name__.replace("NoneType", "None")
+        if given not in kinds and not (given == "int" and "float" in kinds):
+            wanted = " or ".join(WANTED[kind] for kind in kinds)
+            raise ConfigError(
+                f"setting {name!r} of method {self.name!r} must be {wanted}, not {value!r}."
+            )
+
+
+WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "None": "none"}
 
 _METHODS: dict[str, Method] = {}
 

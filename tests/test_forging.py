@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -74,15 +75,22 @@ def digits() -> Federation:
 
 
 @cache
-def federated(attacks: bool, forges: bool = False, cap: float = 1.0) -> tuple[float, list[Weights]]:
-    """The honest clients' mean test accuracy after the last round, and the forger's weights."""
+def federated(
+    attacks: bool, forges: bool = False, cap: float = 1.0, longest: float = math.inf
+) -> tuple[float, list[Weights]]:
+    """The honest clients' mean test accuracy after the last round, and the forger's weights.
+
+    The server believes in lengths unless told otherwise.
+    """
     federation = digits()
     forger = federation.clients[0].name
     knobs = {"mode": "feature", "sharpen": SHARPEN, "cap": cap, "fine_tune_epochs": 0}
     recipe = find("fedshibu").recipe(**knobs)
     seen: list[Weights] = []
     if attacks:
-        attacked = Forging(sharpen=SHARPEN, cap=cap, forger=forger, forges=forges, seen=seen)
+        attacked = Forging(
+            sharpen=SHARPEN, cap=cap, longest=longest, forger=forger, forges=forges, seen=seen
+        )
         recipe = replace(recipe, aggregates=attacked)
     site = make_site(
         recipe, federation,
@@ -131,3 +139,11 @@ def test_the_cap_restores_most_of_the_accuracy() -> None:
     forged, _ = federated(attacks=True, forges=True)
     capped, _ = federated(attacks=True, forges=True, cap=CAP)
     assert capped - forged > 0.5 * (calm - forged)
+
+
+def test_cutting_fingerprints_to_the_length_of_honest_ones_takes_the_forgers_weight() -> None:
+    believed, long = federated(attacks=True, forges=True)
+    cut, short = federated(attacks=True, forges=True, longest=1.0)
+    assert cut > believed + 0.1
+    for before, after in zip(long, short, strict=True):
+        assert fmean(after.values()) < 0.5 * fmean(before.values())

@@ -164,6 +164,11 @@ def test_clients_with_nothing_to_compare_keep_to_themselves(debiased: bool, kern
         (["method=grouped", "method.groups=[[0, 1]]"], "is in no group"),
         (["method=grouped", 'method.groups=[["nobody"]]'], "there is no client 'nobody'"),
         (["method=self-mix", "method.self_weight=guess"], "self_weight must be from 0 to 1 or"),
+        (["method.sharpen=much"], "'sharpen' of method 'fedshibu' must be a number, not 'much'"),
+        (["method.samples=2.5"], "must be a whole number, not 2.5"),
+        (["method.neighbours=few"], "must be a whole number or none, not 'few'"),
+        (["method.debiased=1"], "must be true or false, not 1"),
+        (["method=fedprox", "method.mu=abc"], "'mu' of method 'fedprox' must be a number"),
         (["model=logistic"], "no parameters to train in its body"),
     ],
 )

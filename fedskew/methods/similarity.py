@@ -116,13 +116,12 @@ def fedshibu(
     fine_tune: Tuned = "all",
     fine_tune_epochs: int = 5,
 ) -> Recipe:
-    return mixed(
-        "body",
-        BySimilarity(sharpen=sharpen, self_weight=self_weight, neighbours=neighbours, cap=cap),
-        (Fingerprint(mode, kernel, debiased, samples, probe),),
-        fine_tune,
-        fine_tune_epochs,
-    )
+    report = Fingerprint(mode, kernel, debiased, samples, probe)
+    aggregates = BySimilarity(
+        sharpen=sharpen, self_weight=self_weight, neighbours=neighbours, cap=cap,
+        longest=report.longest,
+    )  # fmt: skip
+    return mixed("body", aggregates, (report,), fine_tune, fine_tune_epochs)
 
 
 @method(
@@ -150,13 +149,12 @@ def fedavg_crsm(
     fine_tune: Tuned = "all",
     fine_tune_epochs: int = 0,
 ) -> Recipe:
-    return mixed(
-        "all",
-        BySimilarity(sharpen=sharpen, self_weight=self_weight, neighbours=neighbours, cap=cap),
-        (Fingerprint(mode, kernel, debiased, samples, probe),),
-        fine_tune,
-        fine_tune_epochs,
-    )
+    report = Fingerprint(mode, kernel, debiased, samples, probe)
+    aggregates = BySimilarity(
+        sharpen=sharpen, self_weight=self_weight, neighbours=neighbours, cap=cap,
+        longest=report.longest,
+    )  # fmt: skip
+    return mixed("all", aggregates, (report,), fine_tune, fine_tune_epochs)
 
 
 @method(
@@ -192,9 +190,9 @@ def grouped(
     if not finds and (isinstance(groups, str) or not all(_is_group(group) for group in groups)):
         raise ConfigError(f"groups must be 'found' or lists of clients, not {groups!r}.")
     given = None if finds else tuple(tuple(group) for group in groups)
-    reports = (Fingerprint(mode, kernel, debiased, samples, probe),) if finds else ()
-    aggregates = InGroups(weighting(weights), given)
-    return mixed(part, aggregates, reports, fine_tune, fine_tune_epochs)
+    report = Fingerprint(mode, kernel, debiased, samples, probe)
+    aggregates = InGroups(weighting(weights), given, report.longest)
+    return mixed(part, aggregates, (report,) if finds else (), fine_tune, fine_tune_epochs)
 
 
 def _is_group(group: object) -> bool:
@@ -231,8 +229,9 @@ def self_mix(
 ) -> Recipe:
     reports: tuple[Report, ...] = ()
     if self_weight == "measured":
-        aggregates = SelfMix(measured=BySimilarity(sharpen=sharpen))
-        reports = (Fingerprint(mode, kernel, debiased, samples, probe),)
+        report = Fingerprint(mode, kernel, debiased, samples, probe)
+        aggregates = SelfMix(measured=BySimilarity(sharpen=sharpen, longest=report.longest))
+        reports = (report,)
     elif isinstance(self_weight, str) or not 0 <= self_weight <= 1:
         raise ConfigError(f"self_weight must be from 0 to 1 or 'measured', not {self_weight!r}.")
     else:

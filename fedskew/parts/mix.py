@@ -23,7 +23,7 @@ from fedskew.parts.aggregate import (
 )
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
-from fedskew.parts.similarity import FINGERPRINT, similarities
+from fedskew.parts.similarity import FINGERPRINT, shortened, similarities
 
 ROWS = 1024
 """Rows of a weight matrix that exist at a time, so that memory never grows with its square."""
@@ -175,13 +175,15 @@ class BySimilarity(Mix):
     """Rows of the client representation similarity matrix, normalised: FedSHIBU's rule.
 
     The matrix is one product of the clients' fingerprints. A fingerprint of another size than the
-    others' is like nothing, so its client keeps to itself.
+    others' is like nothing, so its client keeps to itself; one longer than ``longest``, as no
+    honest one is, is cut to that length.
     """
 
     sharpen: float = 1.0
     self_weight: float | None = None
     neighbours: int | None = None
     cap: float = 1.0
+    longest: float = 1.0
 
     def __post_init__(self) -> None:
         if self.sharpen < 0:
@@ -194,7 +196,7 @@ class BySimilarity(Mix):
             raise ConfigError(f"cap must be above 0 and at most 1, not {self.cap}.")
 
     def remember(self, state: ServerState, updates: Sequence[Update]) -> Groups:
-        return with_fingerprints(state, updates)
+        return with_fingerprints(state, updates, self.longest)
 
     def known(self, state: ServerState) -> list[str]:
         return sorted(state.memory[FINGERPRINT].keys() & state.personal.keys())
@@ -260,6 +262,7 @@ class InGroups(Mix):
     """
 
     groups: tuple[tuple[str | int, ...], ...] | None = None
+    longest: float = 1.0
 
     def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
         if self.groups is None:
@@ -279,7 +282,7 @@ class InGroups(Mix):
     def remember(self, state: ServerState, updates: Sequence[Update]) -> Groups:
         if self.groups is not None:
             return state.memory
-        memory = with_fingerprints(state, updates)
+        memory = with_fingerprints(state, updates, self.longest)
         found = replace(state, memory=memory)
         names = sorted(memory[FINGERPRINT])
         prints = fingerprints(found, names)
@@ -327,9 +330,9 @@ def _member(member: str | int, ordered: Sequence[str]) -> str:
     )
 
 
-def with_fingerprints(state: ServerState, updates: Sequence[Update]) -> Groups:
+def with_fingerprints(state: ServerState, updates: Sequence[Update], longest: float) -> Groups:
     """The memory with the participants' newest fingerprints."""
-    newest = {update.client: update.reports[FINGERPRINT]["v"] for update in updates}
+    newest = {u.client: shortened(u.reports[FINGERPRINT]["v"], longest) for u in updates}
     return {**state.memory, FINGERPRINT: {**state.memory.get(FINGERPRINT, {}), **newest}}
 
 

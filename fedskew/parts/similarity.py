@@ -139,6 +139,12 @@ class Fingerprint(Report):
                 f"samples must be at least {fewest} for a {kind} similarity, not {self.samples}."
             )
 
+    @property
+    def longest(self) -> float:
+        """How long an honest fingerprint can be: one, but for covariances of debiased length."""
+        debiased_length = self.mode == "feature" and self.kernel == "linear" and self.debiased
+        return math.inf if debiased_length else 1.0
+
     def check(self, federation: Federation) -> None:
         looks = self.mode == "probe" and self.probe == "public"
         if looks and len(federation.public) < self.samples:
@@ -174,6 +180,13 @@ class Fingerprint(Report):
         shape = (self.samples, *finished.x.shape[1:])
         noise = finished.agreed.standard_normal(shape, dtype=np.float32)
         return torch.from_numpy(noise).to(finished.x.device)
+
+
+def shortened(vector: Tensor, longest: float) -> Tensor:
+    """A fingerprint no longer than honest ones are: length would buy likeness to everybody."""
+    length = float(vector.norm())
+    # A little above is rounding, and then the bits stay as they came.
+    return vector if length <= 1.001 * longest else vector * (longest / length)
 
 
 def similarities(rows: Tensor, columns: Tensor) -> Tensor:

@@ -164,6 +164,16 @@ def test_a_fingerprint_of_another_size_is_like_nothing() -> None:
     assert first(state, "a") == near(3.4 / 1.6)
 
 
+def test_a_fingerprint_longer_than_honest_ones_is_cut_to_their_length() -> None:
+    """(6, 8) is (0.6, 0.8) made ten times as long: to a it is still 0.6 alike, not 1."""
+    boasting = update("b", 4.0, [6.0, 8.0])
+    honest = BySimilarity().aggregate(start(), THREE, 3)
+    state = BySimilarity().aggregate(start(), [THREE[0], boasting, THREE[2]], 3)
+    assert [first(state, c) for c in "abc"] == near([first(honest, c) for c in "abc"])
+    believed = BySimilarity(longest=float("inf")).aggregate(start(), [THREE[0], boasting], 2)
+    assert first(believed, "a") == near(2.5)
+
+
 @pytest.mark.parametrize(
     ("knobs", "says"),
     [

@@ -1,0 +1,1 @@
+"""The sections of docs/results/similarity.md: each measures numbers and tells them in words."""
