@@ -8,7 +8,8 @@ from typing import Literal
 from fedskew.errors import ConfigError
 from fedskew.methods.baselines import WEIGHTS, Weights, weighting
 from fedskew.parts.aggregate import Mean
-from fedskew.parts.mix import BySimilarity, InGroups, Mix, SelfMix
+from fedskew.parts.groups import InGroups
+from fedskew.parts.mix import BySimilarity, Mix, SelfMix
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, Select, only
 from fedskew.parts.similarity import Fingerprint, Kernel, Mode, Probe

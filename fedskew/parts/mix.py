@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +35,15 @@ Weigh = Callable[[slice], Weights]
 
 
 @dataclass(frozen=True)
+class Shown:
+    """What an aggregator wants on the record besides the rows it makes."""
+
+    matrices: dict[str, Matrix] = field(default_factory=dict)
+    numbers: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Mix(Aggregator):
     """Base: a client's next model is own·(its model) + Σ_j rest_j·(participant j's model).
 
@@ -60,11 +67,8 @@ class Mix(Aggregator):
         """How to weigh the rows of ``clients``: the participants first, in their order."""
         raise NotImplementedError
 
-    def show(
-        self, state: ServerState, updates: Sequence[Update]
-    ) -> tuple[dict[str, Matrix], dict[str, dict[str, float]]]:
-        """Matrices and numbers by client for the record, besides what is known of every row."""
-        return {}, {}
+    def show(self, state: ServerState, updates: Sequence[Update]) -> Shown:
+        return Shown()
 
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
         weights, notes = normalised(self.weighting, updates, state)
@@ -81,20 +85,21 @@ class Mix(Aggregator):
             for name, first in updates[0].tensors.items()
             if first.is_floating_point()
         }
+        device = next(iter(updates[0].tensors.values())).device
         for start in range(0, len(names), ROWS):
             here = slice(start, start + ROWS)
-            own, rest = weigh(here)
+            own, rest = (part.to(device) for part in weigh(here))
             made = _combined(own, rest, stacked, own_models[here])
             personal.update(zip(names[here], made, strict=True))
             entropies = row_entropy(own, rest, start, len(present))
             for name, weight, entropy in zip(names[here], own, entropies, strict=True):
                 measured[name] = {"self_weight": float(weight), "row_entropy": float(entropy)}
-        matrices, more = self.show(state, updates)
-        for name, numbers in more.items():
+        shown = self.show(state, updates)
+        for name, numbers in shown.numbers.items():
             measured.setdefault(name, {}).update(numbers)
         return replace(
-            state, shared=mean, personal=personal, notes=notes, measured=measured,
-            matrices=matrices,
+            state, shared=mean, personal=personal, notes=(*notes, *shown.notes),
+            measured=measured, matrices=shown.matrices,
         )  # fmt: skip
 
 
@@ -164,9 +169,8 @@ def shared_out(
 
 
 def nobody_at_self(others: Tensor, here: slice) -> Tensor:
-    """The block with participants' own places marked as nobody."""
-    for i in range(min(len(others), others.shape[1] - here.start)):
-        others[i, here.start + i] = -1.0
+    """The block of rows from ``here`` with participants' own places marked as nobody."""
+    others.diagonal(here.start).fill_(-1.0)
     return others
 
 
@@ -214,12 +218,8 @@ class BySimilarity(Mix):
 
         return weigh
 
-    def show(
-        self, state: ServerState, updates: Sequence[Update]
-    ) -> tuple[dict[str, Matrix], dict[str, dict[str, float]]]:
-        if len(updates) > SHOWN:
-            return {}, {}
-        return {"similarity": similarity_matrix(state, updates)}, {}
+    def show(self, state: ServerState, updates: Sequence[Update]) -> Shown:
+        return compared(state, updates)
 
 
 @dataclass(frozen=True)
@@ -254,82 +254,6 @@ class SelfMix(Mix):
         return weigh
 
 
-@dataclass(frozen=True)
-class InGroups(Mix):
-    """The mean inside a client's group: groups given, or found from the similarity matrix.
-
-    An absent client gets its group's mean, or keeps what it has if none of its group took part.
-    """
-
-    groups: tuple[tuple[str | int, ...], ...] | None = None
-    longest: float = 1.0
-
-    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
-        if self.groups is None:
-            return {}
-        ordered, labels = sorted(clients), {}
-        for number, members in enumerate(self.groups):
-            for member in members:
-                name = _member(member, ordered)
-                if name in labels:
-                    raise ConfigError(f"groups: client {name!r} is in two groups.")
-                labels[name] = torch.tensor(number)
-        missing = [name for name in ordered if name not in labels]
-        if missing:
-            raise ConfigError(f"groups: client {missing[0]!r} is in no group.")
-        return {"group": labels}
-
-    def remember(self, state: ServerState, updates: Sequence[Update]) -> Groups:
-        if self.groups is not None:
-            return state.memory
-        memory = with_fingerprints(state, updates, self.longest)
-        found = replace(state, memory=memory)
-        names = sorted(memory[FINGERPRINT])
-        prints = fingerprints(found, names)
-        labels = found_groups(nobody_at_self(similarities(prints, prints), slice(0, len(names))))
-        pairs = zip(names, labels, strict=True)
-        return {**memory, "group": {name: torch.tensor(label) for name, label in pairs}}
-
-    def known(self, state: ServerState) -> list[str]:
-        return sorted(state.memory["group"])
-
-    def rows(self, state: ServerState, clients: Sequence[str], updates: Sequence[Update]) -> Weigh:
-        group = state.memory["group"]
-        labels = torch.stack([group[name] for name in clients])
-        sizes = self.weighting.weights(updates, state).to(torch.float32)
-        mine = torch.cat([sizes, torch.zeros(len(clients) - len(updates))])
-
-        def weigh(here: slice) -> Weights:
-            same = labels[here, None] == labels[None, : len(updates)]
-            others = nobody_at_self(torch.where(same, sizes, 0.0), here).clamp(min=0)
-            total = mine[here] + others.sum(dim=1)
-            alone = total <= 0
-            own = torch.where(alone, 1.0, mine[here] / total.clamp(min=1e-30))
-            return own, others / torch.where(alone, 1.0, total)[:, None]
-
-        return weigh
-
-    def show(
-        self, state: ServerState, updates: Sequence[Update]
-    ) -> tuple[dict[str, Matrix], dict[str, dict[str, float]]]:
-        labels = {n: {"group": float(label)} for n, label in state.memory["group"].items()}
-        if self.groups is not None or len(updates) > SHOWN:
-            return {}, labels
-        return {"similarity": similarity_matrix(state, updates)}, labels
-
-
-def _member(member: str | int, ordered: Sequence[str]) -> str:
-    """A client by its name, or by its place among the sorted names."""
-    if isinstance(member, int) and 0 <= member < len(ordered):
-        return ordered[member]
-    if member in ordered:
-        return str(member)
-    raise ConfigError(
-        f"groups: there is no client {member!r}; there are {len(ordered)}, "
-        f"{ordered[0]!r} to {ordered[-1]!r}."
-    )
-
-
 def with_fingerprints(state: ServerState, updates: Sequence[Update], longest: float) -> Groups:
     """The memory with the participants' newest fingerprints."""
     newest = {u.client: shortened(u.reports[FINGERPRINT]["v"], longest) for u in updates}
@@ -339,36 +263,28 @@ def with_fingerprints(state: ServerState, updates: Sequence[Update], longest: fl
 def fingerprints(state: ServerState, clients: Sequence[str]) -> Tensor:
     """Fingerprints as rows; one of an unusual size becomes zeros, which are like nothing."""
     found = [state.memory[FINGERPRINT][name].flatten() for name in clients]
-    sizes = [len(vector) for vector in found]
-    usual = max(sorted(set(sizes)), key=sizes.count)
+    usual = usual_size(state)
     return torch.stack([v if len(v) == usual else v.new_zeros(usual) for v in found])
 
 
-def similarity_matrix(state: ServerState, updates: Sequence[Update]) -> Matrix:
+def usual_size(state: ServerState) -> int:
+    """How many numbers most fingerprints have."""
+    sizes = [t.numel() for t in state.memory[FINGERPRINT].values()]
+    return max(sorted(set(sizes)), key=sizes.count)
+
+
+def compared(state: ServerState, updates: Sequence[Update]) -> Shown:
+    """The similarity matrix of those who took part, and who could not be compared."""
     names = tuple(update.client for update in updates)
+    usual, known = usual_size(state), state.memory[FINGERPRINT]
+    notes = tuple(
+        f"{name} sent a fingerprint of {known[name].numel()} numbers, the others {usual}: it is "
+        "like nobody"
+        for name in names
+        if known[name].numel() != usual
+    )
+    if len(names) > SHOWN:
+        return Shown(notes=notes)
     prints = fingerprints(state, names)
-    return Matrix(names, similarities(prints, prints).fill_diagonal_(1.0))
-
-
-def found_groups(similarity: Tensor, least: float = 0.1, most: int = 30) -> list[int]:
-    """Groups by hierarchical clustering, as many as make the best mean silhouette.
-
-    Everybody is one group where no division reaches a silhouette of ``least``, so that clients
-    that do not differ are not divided.
-    """
-    n = len(similarity)
-    if n < 3:
-        return [0] * n
-    from sklearn.cluster import AgglomerativeClustering
-    from sklearn.metrics import silhouette_score
-
-    distance: Any = (1.0 - similarity).clamp(0.0, 1.0).fill_diagonal_(0.0).numpy()
-    distance = (distance + distance.T) / 2
-    best, labels = least, [0] * n
-    for count in range(2, min(n - 1, most) + 1):
-        tree = AgglomerativeClustering(count, metric="precomputed", linkage="average")
-        found = tree.fit_predict(distance)
-        score = float(silhouette_score(distance, found, metric="precomputed"))
-        if score > best and not math.isnan(score):
-            best, labels = score, [int(label) for label in found]
-    return labels
+    matrix = Matrix(names, similarities(prints, prints).fill_diagonal_(1.0))
+    return Shown({"similarity": matrix}, notes=notes)
