@@ -58,9 +58,13 @@ def measured(
     own: Sequence[float] = (),
     entropy: Sequence[float] = (),
     metric: str = "accuracy",
+    validation: float = 0.25,
 ) -> Measured:
     """A finished run on disk with these scores, summed up from rows as runs do it."""
-    rows = [Row("main", 2, "personal", "seen", "0", "none", "test", metric, clients, 9)]
+    rows = [
+        Row("main", 2, "personal", "seen", "0", "none", split, metric, value, 9)
+        for split, value in (("validation", validation), ("test", clients))
+    ]
     for name, values in (("self_weight", own), ("row_entropy", entropy)):
         rows += [
             Row("main", 2, "personal", "seen", str(k), "none", "server", name, value, 0)
@@ -372,3 +376,18 @@ def test_a_page_shows_the_similarity_matrices_of_one_arm(tmp_path: Path) -> None
 def test_an_arm_to_show_must_exist() -> None:
     with pytest.raises(ConfigError, match="shows: unknown arm 'now': did you mean 'new'"):
         suite(shows="now")
+
+
+def test_validation_scores_are_read_from_validation_data(tmp_path: Path) -> None:
+    found = measured(tmp_path / "run", clients=0.5, validation=0.75)
+    assert found.score("validation") == 0.75
+    assert found.score("clients") == 0.5
+
+
+def test_what_the_results_say_stands_at_the_top_where_it_was_written_for(tmp_path: Path) -> None:
+    reading = {"smoke": {**SUITE["scales"]["smoke"], "reading": ["Nothing helped."]}}
+    lines = written(suite(scales=reading), gaps(tmp_path, new=NEW, old=OLD))
+    place = lines.index("## In short")
+    assert lines[place + 2] == "Nothing helped."
+    assert place < lines.index("## Verdicts")
+    assert "## In short" not in written(suite(), gaps(tmp_path / "again", new=NEW, old=OLD))

@@ -24,7 +24,8 @@ Fragment = dict[str, Any]
 """Part of a config, as nested tables."""
 
 ScoreName = Literal[
-    "clients", "worst", "fine-tuned", "central", "rounds", "swing", "self-weight", "entropy"
+    "clients", "worst", "fine-tuned", "validation", "central", "rounds", "swing", "self-weight",
+    "entropy",
 ]  # fmt: skip
 
 
@@ -78,6 +79,7 @@ class Scale(Part):
 
     seeds: Annotated[int, Field(ge=1)]
     note: str = ""
+    reading: list[str] = Field([], description="what its results say, written after they were seen")
     config: Fragment = {}
     settings: list[str] | None = None
     arms: list[str] | None = None

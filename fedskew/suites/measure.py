@@ -25,6 +25,7 @@ MEANINGS: dict[ScoreName, str] = {
     "clients": "mean score over the clients' own test data",
     "worst": "score of the worst client on its own test data",
     "fine-tuned": "mean score over clients after fine-tuning",
+    "validation": "mean score over the clients' validation data",
     "central": "score of the global model on the central test set",
     "rounds": "rounds until the clients' mean test score reaches {target}, fewer is better; a run "
     "that never reaches it counts one round more than it had",
@@ -116,9 +117,10 @@ class Measured:
         """A score by its name; NaN where the run has none such.
 
         ``clients`` is the mean over clients on their own test data, ``worst`` the worst client,
-        ``fine-tuned`` the mean after fine-tuning, ``central`` the global model on the central
-        test set, ``rounds`` the first scored round whose mean reaches the target (one more than
-        there were if none does), ``swing`` the mean step between scored rounds, second half,
+        ``fine-tuned`` the mean after fine-tuning, ``validation`` the mean on the clients'
+        validation data instead, ``central`` the global model on the central test set, ``rounds``
+        the first scored round whose mean reaches the target (one more than there were if none
+        does), ``swing`` the mean step between scored rounds, second half,
         ``self-weight`` and ``entropy`` the mean over clients of what the server wrote down about
         the weights it made their models with.
         """
@@ -130,9 +132,10 @@ class Measured:
             late = list(self.curve.values())[len(self.curve) // 2 :]
             return float(np.abs(np.diff(late)).mean()) if len(late) > 1 else math.nan
         central, tuned = score == "central", score == "fine-tuned"
+        split = "validation" if score == "validation" else "test"
         for entry in self.result["scores"]:
             if (
-                entry["at"] == at and entry["split"] == "test"
+                entry["at"] == at and entry["split"] == split
                 and entry["metric"] == self.result["primary_metric"]
                 and entry["on"] == ("central" if central else "seen")
                 and entry["model"] == ("global" if central else self.result["primary_model"])

@@ -76,7 +76,8 @@ def _opening(facts: Reproduction) -> list[str]:
             "**The datasets of this suite were not found. These numbers are from the scale's "
             "fallback data and say nothing about the claims.**"
         )
-    return parts + list(suite.notes)
+    reading = scale.reading if facts.fallback is None else []
+    return parts + list(suite.notes) + (["## In short", *reading] if reading else [])
 
 
 def _verdicts(facts: Reproduction) -> list[str]:
