@@ -389,5 +389,5 @@ def test_what_the_results_say_stands_at_the_top_where_it_was_written_for(tmp_pat
     lines = written(suite(scales=reading), gaps(tmp_path, new=NEW, old=OLD))
     place = lines.index("## In short")
     assert lines[place + 2] == "Nothing helped."
-    assert place < lines.index("## Verdicts")
+    assert place < lines.index("## Results")
     assert "## In short" not in written(suite(), gaps(tmp_path / "again", new=NEW, old=OLD))
