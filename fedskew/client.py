@@ -208,6 +208,7 @@ def _reported(
         client=site.clients[task.client],
         x=site.x,
         y=site.y,
+        classes=site.federation.classes,
         module=site.evaluation.here(),
         received=received,
         trained=trained,

@@ -59,6 +59,12 @@ class Weighting:
     def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
         raise NotImplementedError
 
+    def measured(
+        self, updates: Sequence[Update], weights: Sequence[float]
+    ) -> dict[str, dict[str, float]]:
+        """Numbers by client for the record, given the weights as they were used."""
+        return {}
+
 
 @dataclass(frozen=True)
 class BySize(Weighting):
@@ -140,7 +146,10 @@ class Mean(Aggregator):
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
         weights, notes = normalised(self.weighting, updates, state)
         mean = weighted_mean(updates, weights)
-        return replace(state, shared=step_towards(state, mean, self.server_lr), notes=notes)
+        return replace(
+            state, shared=step_towards(state, mean, self.server_lr), notes=notes,
+            measured=self.weighting.measured(updates, weights),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -183,7 +192,10 @@ class NormalisedMean(Aggregator):
             for update, weight, length in zip(updates, weights, lengths, strict=True):
                 drift = update.tensors[name] - current
                 target[name].add_(drift, alpha=weight * effective / length)
-        return replace(state, shared=step_towards(state, target, self.server_lr), notes=notes)
+        return replace(
+            state, shared=step_towards(state, target, self.server_lr), notes=notes,
+            measured=self.weighting.measured(updates, weights),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

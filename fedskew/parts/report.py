@@ -27,6 +27,7 @@ class Finished:
     client: Client
     x: Tensor
     y: Tensor
+    classes: int
     module: nn.Module
     received: Tensors
     trained: Tensors

@@ -82,6 +82,12 @@ def test_fedavg_by_hand() -> None:
     assert number(worked("fedavg", rounds=2).shared) == is_(1.875)
 
 
+def test_feddisco_by_hand() -> None:
+    """One class of five each: both discrepancies are log 5, half of their sum. Shares 1/3 and 2/3
+    become 1/3 - 1/4 + 1/10 = 11/60 and 2/3 - 1/4 + 1/10 = 31/60: (11·3 + 31·0.75)/42."""
+    assert number(worked("feddisco").shared) == is_((11 * 3 + 31 * 0.75) / 42)
+
+
 def test_fedavg_with_uniform_weights_and_half_a_server_step_by_hand() -> None:
     """The mean of 3 and 0.75 is 1.875; half the way from 0 is 0.9375."""
     result = worked("fedavg", {"weights": "uniform", "server_lr": 0.5})

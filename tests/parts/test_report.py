@@ -21,6 +21,7 @@ def finished(**changes: Any) -> Finished:
         "client": FEDERATION.clients[0],
         "x": FEDERATION.x,
         "y": FEDERATION.y,
+        "classes": FEDERATION.classes,
         "module": toy_model(),
         "received": {"w": torch.tensor([1.0]), "count": torch.tensor(1)},
         "trained": {"w": torch.tensor([0.4]), "count": torch.tensor(3)},

@@ -219,7 +219,7 @@ def finished(client: Client, round_seed: int = 0) -> Finished:
     federation = toy_federation()
     module = toy_model().eval()
     return Finished(
-        client=client, x=federation.x, y=federation.y, module=module,
+        client=client, x=federation.x, y=federation.y, classes=federation.classes, module=module,
         received=dict(module.state_dict()), trained=dict(module.state_dict()),
         changed=frozenset(), steps=1, optimiser=Optimiser("sgd", 0.1), private={}, broadcast={},
         public=np.arange(100, 110), rng=np.random.default_rng(round_seed),

@@ -1,0 +1,56 @@
+"""Aggregation weights from how far each client's data are from the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fedskew.errors import ConfigError
+from fedskew.parts.discrepancy import AllZero, ByDiscrepancy, LabelDiscrepancy, Metric
+from fedskew.recipe import Card, Recipe, Reduction, find, method
+
+
+@method(
+    "feddisco",
+    Card(
+        summary="Any method by size, with less weight for clients whose labels are lopsided.",
+        paper="Ye et al. 2023, FedDisco.",
+        update="p_k ∝ max(0, n_k - α·d_k + b), d_k the distance of the client's label shares from "
+        "equal ones",
+        knobs={"base": "the method whose weights are replaced, a name or {name = …, knob = …}",
+               "alpha": "what a unit of discrepancy takes from a client's share, ≥ 0",
+               "b": "added to every client's share",
+               "metric": "'kl', 'l1', 'l2' or 'cosine'",
+               "normalise": "divide discrepancies by their sum (none: for 'kl' only, as published)",
+               "all_zero": "where nobody has weight: 'size', or 'best' for the best client alone"},
+        reduces=(Reduction({"alpha": 0.0, "b": 0.0}, "fedavg"),),
+        sends="what the base sends, and one number: how lopsided the client's labels are",
+        fails="it takes weight from clients with rare classes, too, if they have few classes",
+    ),
+)  # fmt: skip
+def feddisco(
+    base: str | Mapping[str, Any] = "fedavg",
+    alpha: float = 0.5,
+    b: float = 0.1,
+    metric: Metric = "kl",
+    normalise: bool | None = None,
+    all_zero: AllZero = "size",
+) -> Recipe:
+    knobs: dict[str, Any] = dict(base) if isinstance(base, Mapping) else {"name": base}
+    name = knobs.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"base must name a method, like 'fedprox', not {base!r}.")
+    recipe = find(name).recipe(**knobs)
+    inner: Any = recipe.aggregates
+    if not hasattr(inner, "weighting"):
+        raise ConfigError(f"base = {name!r} weighs no clients, so there is nothing to replace.")
+    report = LabelDiscrepancy(metric)
+    weighting = ByDiscrepancy(
+        alpha, b, metric == "kl" if normalise is None else normalise, all_zero
+    )
+    return replace(
+        recipe,
+        reports=(*recipe.reports, report),
+        aggregates=replace(inner, weighting=weighting),
+    )
