@@ -58,6 +58,18 @@ def test_every_scored_round_records_each_rows_self_weight_and_entropy(tmp_path: 
     assert {s["at"] for s in summed} == {"last", "selected"}
 
 
+def test_a_runs_summary_says_what_the_server_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    given = {**QUICK, "method": {"name": "grouped", "groups": pairs}}
+    done = run(given, out=tmp_path, draw=False)
+    assert main(["show", str(done.path)]) == 0
+    said = capsys.readouterr().out
+    assert "clients after round 6, mean and range: 2 groups, self weight 0.200 (0.200 to " in said
+    assert "row entropy 0.699 (0.699 to 0.699)" in said
+
+
 def test_an_interrupted_run_ends_in_the_same_bits(tmp_path: Path) -> None:
     """The server's memory of fingerprints and every client's model survive a stop."""
     config = {**QUICK, "method": "fedshibu", "train": {"rounds": 6, "clients_per_round": 4}}

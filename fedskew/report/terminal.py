@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich import box
@@ -53,7 +54,7 @@ def run_summary(run: Run) -> str:
     }
     lines = [f"{name.ljust(8)}  {text}" for name, text in facts.items()]
     if folder.is_finished:
-        lines += ["", *_scores(run.result)]
+        lines += ["", *_scores(run.result), *_found_by_the_server(run)]
         lines += [f"note: {note.splitlines()[0]}" for note in run.result["notes"]]
     return "\n".join([*lines, *_troubles(records)])
 
@@ -91,6 +92,21 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def _found_by_the_server(run: Run) -> list[str]:
+    """What aggregation found out about the clients in the last round, in one line."""
+    last = run.result["rounds"]
+    values: dict[str, list[float]] = {}
+    for row in run.rows():
+        if row.split == "server" and row.round == last:
+            values.setdefault(row.metric, []).append(row.value)
+    groups = values.pop("group", None)
+    texts = [f"{len(set(groups))} groups"] if groups else []
+    for metric, found in values.items():
+        spread = f"{fmean(found):.3f} ({min(found):.3f} to {max(found):.3f})"
+        texts.append(f"{metric.replace('_', ' ')} {spread}")
+    return ["", f"clients after round {last}, mean and range: {', '.join(texts)}"] if texts else []
 
 
 def _troubles(records: Sequence[RoundRecord]) -> list[str]:
