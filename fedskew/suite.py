@@ -15,7 +15,7 @@ from fedskew.folder import RunFolder
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import write_atomically, write_json
-from fedskew.suites.figure import draw
+from fedskew.suites.figure import draw, draw_series
 from fedskew.suites.format import Fallback, Suite, find_suite, load_suite, suites
 from fedskew.suites.grid import Cell, cells, missing_datasets
 from fedskew.suites.machine import provenance
@@ -83,7 +83,9 @@ def reproduce(
     }
     verdicts = tuple(judge(claim, results) for claim in suite.claims)
     title = f"{suite.name}-{scale}"
-    figures = draw(suite, plan, results, folder / "figures" / title)
+    pictures = folder / "figures" / title
+    figures = draw(suite, plan, results, pictures)
+    series = draw_series(suite, results, pictures)
     facts = Reproduction(
         suite=suite,
         scale=scale,
@@ -96,6 +98,7 @@ def reproduce(
             setting: [path.relative_to(folder).as_posix() for path in paths]
             for setting, paths in figures.items()
         },
+        series={name: path.relative_to(folder).as_posix() for name, path in series.items()},
         provenance=made_with,
         wall_seconds=time.monotonic() - started,
     )

@@ -17,7 +17,7 @@ from scipy.stats import t as student
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run
 from fedskew.score import Row, by_group, summarise
-from fedskew.suites.figure import draw, line_styles
+from fedskew.suites.figure import draw, draw_series, line_styles
 from fedskew.suites.format import Claim, Suite, parse_suite
 from fedskew.suites.grid import cells
 from fedskew.suites.machine import Provenance
@@ -249,7 +249,7 @@ def written(about: Suite, runs: Results) -> list[str]:
     facts = Reproduction(
         suite=about, scale="smoke", command="fedskew reproduce similar", fallback=None,
         plan=tuple(c for c in cells(about, "smoke") if (c.setting, c.arm, c.seed) in runs),
-        results=runs, verdicts=[judge(c, runs) for c in about.claims], figures={},
+        results=runs, verdicts=[judge(c, runs) for c in about.claims], figures={}, series={},
         provenance=Provenance("1", "abc", 2, "chip", "1 GiB", "3", "2", 1), wall_seconds=1.0,
     )  # fmt: skip
     return page(facts).splitlines()
@@ -391,3 +391,41 @@ def test_what_the_results_say_stands_at_the_top_where_it_was_written_for(tmp_pat
     assert lines[place + 2] == "Nothing helped."
     assert place < lines.index("## Results")
     assert "## In short" not in written(suite(), gaps(tmp_path / "again", new=NEW, old=OLD))
+
+
+SERIES = {
+    "name": "by-s", "label": "More shards", "axis": "s", "settings": ["s2", "s10"],
+    "at": [2, 10], "arms": ["new", "old"],
+}  # fmt: skip
+
+
+def test_a_series_draws_arms_against_a_number_of_the_settings(tmp_path: Path) -> None:
+    about = suite(series=[SERIES])
+    pictures = draw_series(about, gaps(tmp_path, new=NEW, old=OLD), tmp_path)
+    assert pictures == {"by-s": tmp_path / "by-s.png"}
+    lines = (tmp_path / "by-s.csv").read_text().splitlines()
+    assert lines[0] == "arm,score,at,seeds,mean,low,high"
+    assert [line.split(",")[:4] for line in lines[1:]] == [
+        [arm, "clients", at, "3"] for arm in ("new", "old") for at in ("2.0", "10.0")
+    ]
+    means = [float(line.split(",")[4]) for line in lines[1:]]
+    expected = [sum(v) / 3 for v in (*NEW, *OLD)]
+    assert means == pytest.approx(expected)
+
+
+def test_a_series_of_one_finished_setting_is_not_drawn(tmp_path: Path) -> None:
+    runs = {key: run for key, run in gaps(tmp_path, new=NEW, old=OLD).items() if key[0] == "s2"}
+    assert draw_series(suite(series=[SERIES]), runs, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"at": [2]}, "2 settings and 1 numbers in at"),
+        ({"settings": ["s2", "s11"]}, "series 'by-s': unknown setting 's11'"),
+        ({"arms": ["now"]}, "series 'by-s': unknown arm 'now'"),
+    ],
+)
+def test_a_bad_series_gets_one_clear_sentence(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        suite(series=[{**SERIES, **changes}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedskew.report.figures import draw_matrices
 from fedskew.store import write_atomically
-from fedskew.suites.format import Suite
+from fedskew.suites.format import ScoreName, Series, Suite
 from fedskew.suites.grid import Cell
 from fedskew.suites.measure import Interval, interval
 from fedskew.suites.verdict import Results
@@ -56,9 +57,66 @@ def draw(
     return pictures
 
 
-def over_seeds(results: Results, setting: str, arm: str) -> Interval:
+def draw_series(suite: Suite, results: Results, folder: Path) -> dict[str, Path]:
+    """A PNG and a CSV for every series of settings of which at least two were run."""
+    pictures = {}
+    for series in suite.series:
+        points = series_points(series, results)
+        if len({at for _, _, at, _ in points}) < 2:
+            continue
+        rows = [(arm, score, at, s.n, s.mean, s.low, s.high) for arm, score, at, s in points]
+        heads = ("arm", "score", "at", "seeds", "mean", "low", "high")
+        write_atomically(folder / f"{series.name}.csv", _csv([heads, *rows]))
+        pictures[series.name] = folder / f"{series.name}.png"
+        write_atomically(pictures[series.name], _series_picture(suite, series, points))
+    return pictures
+
+
+Point = tuple[str, ScoreName, float, Interval]
+"""An arm, a score of it, where on the axis, and the score over seeds."""
+SERIES_SCORES: dict[ScoreName, str] = {"clients": "as trained", "fine-tuned": "after fine-tuning"}
+
+
+def series_points(series: Series, results: Results) -> list[Point]:
+    found = []
+    for arm in series.arms:
+        for score in SERIES_SCORES:
+            for setting, at in zip(series.settings, series.at, strict=True):
+                span = over_seeds(results, setting, arm, score)
+                if not math.isnan(span.mean):
+                    found.append((arm, score, at, span))
+    return found
+
+
+def _series_picture(suite: Suite, series: Series, points: Sequence[Point]) -> bytes:
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    panels = figure.subplots(1, len(SERIES_SCORES), sharey=True)
+    styles = line_styles([suite.arm(arm).role for arm in series.arms])
+    ticks = sorted({at for _, _, at, _ in points})
+    for axes, (wanted, title) in zip(panels, SERIES_SCORES.items(), strict=True):
+        for arm, (colour, line) in zip(series.arms, styles, strict=True):
+            mine = [(at, s) for a, score, at, s in points if (a, score) == (arm, wanted)]
+            axes.errorbar(
+                [at for at, _ in mine], [s.mean for _, s in mine],
+                yerr=[s.half if s.n > 1 else 0.0 for _, s in mine],
+                ls=line, color=colour, marker="o", ms=3, lw=1.5, capsize=3,
+                label=suite.arm(arm).label if wanted == "clients" else None,
+            )  # fmt: skip
+        axes.set_title(title, fontsize=10)
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{at:g}" for at in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel(series.axis)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("mean over clients, last round")
+    figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
+    figure.suptitle(series.label)
+    return _png(figure)
+
+
+def over_seeds(results: Results, setting: str, arm: str, score: ScoreName = "clients") -> Interval:
     """The clients' mean score after the last round."""
-    found = [m.score("clients") for (s, a, _), m in results.items() if (s, a) == (setting, arm)]
+    found = [m.score(score) for (s, a, _), m in results.items() if (s, a) == (setting, arm)]
     return interval(found)
 
 
@@ -115,7 +173,7 @@ def _picture(
     styles = line_styles([suite.arm(arm).role for arm in curves])
     for (arm, curve), (colour, line) in zip(curves.items(), styles, strict=True):
         right.plot(
-            list(curve), list(curve.values()), ls=line, color=colour, lw=1.5,
+            list(curve), list(curve.values()), ls=line, color=colour, lw=1.5, marker="o", ms=3,
             label=suite.arm(arm).label,
         )  # fmt: skip
     right.set_xlabel("round")
@@ -124,6 +182,10 @@ def _picture(
     # Beside the lines, which it would hide, and down the side as long as the arms need.
     figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
     figure.suptitle(suite.setting(setting).label)
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()

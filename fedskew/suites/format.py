@@ -98,6 +98,23 @@ class Number(Part):
     where: str
 
 
+class Series(Part):
+    """Settings that differ in one number, ``at``: arms are drawn against it."""
+
+    name: str
+    label: str
+    axis: str
+    settings: Annotated[list[str], Field(min_length=2)]
+    at: list[float]
+    arms: Annotated[list[str], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Series:
+        if len(self.at) != len(self.settings):
+            raise ValueError(f"{len(self.settings)} settings and {len(self.at)} numbers in at")
+        return self
+
+
 class Side(Part):
     """One side of a comparison: ``arm``, or ``arm:score`` to look at another score of it."""
 
@@ -159,6 +176,7 @@ class Suite(Part):
     scales: dict[Literal["smoke", "desk", "paper"], Scale]
     settings: Annotated[list[Setting], Field(min_length=1)]
     arms: Annotated[list[Arm], Field(min_length=1)]
+    series: list[Series] = []
     numbers: list[Number] = []
     claims: list[Claim] = []
 
@@ -167,6 +185,7 @@ class Suite(Part):
         _unique("setting", [s.name for s in self.settings])
         _unique("arm", [a.name for a in self.arms])
         _unique("claim", [c.name for c in self.claims])
+        _unique("series", [s.name for s in self.series])
         for where, kind, names in self._references():
             known = [s.name for s in (self.settings if kind == "setting" else self.arms)]
             for name in names:
@@ -185,6 +204,10 @@ class Suite(Part):
             yield where, "setting", [*(scale.settings or ()), *scale.by_setting]
             yield where, "arm", [*(scale.arms or ()), *scale.by_arm]
             yield where, "arm", (scale.fallback and scale.fallback.arms) or ()
+        for series in self.series:
+            where = f"series {series.name!r}"
+            yield where, "setting", series.settings
+            yield where, "arm", series.arms
         for number in self.numbers:
             yield "numbers", "setting", [number.setting]
             yield "numbers", "arm", [number.arm]

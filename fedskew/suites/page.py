@@ -46,6 +46,7 @@ class Reproduction:
     results: Results
     verdicts: Sequence[Verdict]
     figures: Mapping[str, Sequence[str]]
+    series: Mapping[str, str]
     provenance: Provenance
     wall_seconds: float
 
@@ -139,6 +140,9 @@ def _tables(facts: Reproduction) -> list[str]:
     )
     weighed = any(_weight_columns(facts, cell.setting) for cell in facts.plan)
     parts = ["## Results", lines, *([ABOUT_WEIGHTS] if weighed else ())]
+    for series in facts.suite.series:
+        if series.name in facts.series:
+            parts += [f"### {series.label}", f"![{series.label}]({facts.series[series.name]})"]
     for setting in dict.fromkeys(cell.setting for cell in facts.plan):
         parts += [f"### {facts.suite.setting(setting).label}", _results(facts, setting)]
         parts += [
