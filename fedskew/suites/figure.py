@@ -89,6 +89,7 @@ def series_points(series: Series, results: Results) -> list[Point]:
 
 
 def _series_picture(suite: Suite, series: Series, points: Sequence[Point]) -> bytes:
+    """The arms' means only: a dozen intervals over each other hide them; the tables have those."""
     figure = Figure(figsize=(12, 4.2), layout="constrained")
     panels = figure.subplots(1, len(SERIES_SCORES), sharey=True)
     styles = line_styles([suite.arm(arm).role for arm in series.arms])
@@ -96,10 +97,9 @@ def _series_picture(suite: Suite, series: Series, points: Sequence[Point]) -> by
     for axes, (wanted, title) in zip(panels, SERIES_SCORES.items(), strict=True):
         for arm, (colour, line) in zip(series.arms, styles, strict=True):
             mine = [(at, s) for a, score, at, s in points if (a, score) == (arm, wanted)]
-            axes.errorbar(
+            axes.plot(
                 [at for at, _ in mine], [s.mean for _, s in mine],
-                yerr=[s.half if s.n > 1 else 0.0 for _, s in mine],
-                ls=line, color=colour, marker="o", ms=3, lw=1.5, capsize=3,
+                ls=line, color=colour, marker="o", ms=3, lw=1.5,
                 label=suite.arm(arm).label if wanted == "clients" else None,
             )  # fmt: skip
         axes.set_title(title, fontsize=10)
@@ -108,7 +108,7 @@ def _series_picture(suite: Suite, series: Series, points: Sequence[Point]) -> by
         axes.minorticks_off()
         axes.set_xlabel(series.axis)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("mean over clients, last round")
+    panels[0].set_ylabel("mean over clients and seeds, last round")
     figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
     figure.suptitle(series.label)
     return _png(figure)
