@@ -78,6 +78,9 @@ class Scale(Part):
     """How large the suite is run; ``by_setting`` and ``by_arm`` have the last word."""
 
     seeds: Annotated[int, Field(ge=1)]
+    seeds_on: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        {}, description="other numbers, by setting"
+    )
     note: str = ""
     reading: list[str] = Field([], description="what its results say, written after they were seen")
     config: Fragment = {}
@@ -201,7 +204,7 @@ class Suite(Part):
             yield f"setting {setting.name!r}", "arm", setting.arms or ()
         for name, scale in self.scales.items():
             where = f"scale {name!r}"
-            yield where, "setting", [*(scale.settings or ()), *scale.by_setting]
+            yield where, "setting", [*(scale.settings or ()), *scale.by_setting, *scale.seeds_on]
             yield where, "arm", [*(scale.arms or ()), *scale.by_arm]
             yield where, "arm", (scale.fallback and scale.fallback.arms) or ()
         for series in self.series:

@@ -32,7 +32,7 @@ def cells(suite: Suite, scale_name: str, fallback: Fallback | None = None) -> li
         Cell(setting.name, arm.name, seed, _config(suite, scale, setting, arm, seed, fallback))
         for setting in suite.settings
         if scale.settings is None or setting.name in scale.settings
-        for seed in range(scale.seeds)
+        for seed in range(scale.seeds_on.get(setting.name, scale.seeds))
         for arm in _arms(suite, scale, setting, fallback)
     ]
 

@@ -85,9 +85,11 @@ def _verdicts(facts: Reproduction) -> list[str]:
     if not facts.verdicts:
         return []
     rows = [(v.claim.name, v.claim.says, f"**{v.text}**") for v in facts.verdicts]
-    seeds = len({cell.seed for cell in facts.plan})
+    scale = facts.suite.scale(facts.scale)
+    more = "".join(f", {count} on {setting}" for setting, count in scale.seeds_on.items())
+    seeds = f"{_count(scale.seeds)}{more}"
     how = (
-        f"Each verdict rests on differences between two arms on the same seed ({_count(seeds)}), "
+        f"Each verdict rests on differences between two arms on the same seed ({seeds}), "
         "with a 95 % t-interval over the seeds; positive speaks for the claim. The intervals are "
         "not corrected for the number of comparisons. A seed draws the split, the initial model, "
         "and the order of batches anew. A claim whose control does as well within the interval "
