@@ -429,3 +429,12 @@ def test_a_series_of_one_finished_setting_is_not_drawn(tmp_path: Path) -> None:
 def test_a_bad_series_gets_one_clear_sentence(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         suite(series=[{**SERIES, **changes}])
+
+
+def test_a_scale_may_take_more_seeds_on_one_setting() -> None:
+    more = {"smoke": {**SUITE["scales"]["smoke"], "seeds": 2, "seeds_on": {"s10": 4}}}
+    plan = cells(suite(scales=more), "smoke")
+    counts = {name: len({c.seed for c in plan if c.setting == name}) for name in ("s2", "s10")}
+    assert counts == {"s2": 2, "s10": 4}
+    with pytest.raises(ConfigError, match="scale 'smoke': unknown setting 's11'"):
+        suite(scales={"smoke": {"seeds": 1, "seeds_on": {"s11": 2}}})
