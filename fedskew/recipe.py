@@ -137,7 +137,7 @@ class Method:
 
     def _check_kind(self, name: str, value: Any) -> None:
         """Hold a number or switch to its annotation; what other values mean, the method knows."""
-        hint = self.make.__annotations__.get(name)
+        hint = self.make.__annotations__.get(name, "anything")
         kinds = [kind.strip() for kind in str(getattr(hint, "__name__", hint)).split("|")]
         if not set(kinds) <= {"int", "float", "bool", "None"}:
             return
