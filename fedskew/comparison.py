@@ -20,7 +20,7 @@ from fedskew.report.figures import draw_comparison
 from fedskew.report.leaderboard import Spread, Standing, to_csv, to_markdown, to_text
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
-from fedskew.store import disk_error, write_atomically
+from fedskew.store import make_folder, write_atomically
 
 REFERENCES = ("local", "central")
 """No federation, and all data in one place: what any method must be held against."""
@@ -298,11 +298,7 @@ def _remarks(
 
 
 def _write(comparison: Comparison) -> None:
-    folder = comparison.path
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(folder, error) from error
+    folder = make_folder(comparison.path)
     write_atomically(folder / "leaderboard.csv", comparison.to_csv().encode())
     write_atomically(folder / "leaderboard.md", comparison.to_markdown().encode())
     runs = {standing.method: standing.runs for standing in comparison.leaderboard}

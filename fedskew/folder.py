@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
-import io
 import json
 import os
 import shutil
@@ -25,9 +23,10 @@ from fedskew.server import Choice, Progress, RoundRecord
 from fedskew.store import (
     disk_error,
     load_groups,
+    make_folder,
     read_json,
     save_groups,
-    write_atomically,
+    write_csv,
     write_json,
 )
 
@@ -185,14 +184,13 @@ class RunFolder:
 
     def _save_matrices(self, progress: Progress) -> None:
         for name, matrix in progress.state.matrices.items():
-            folder = self.path / "matrices"
-            folder.mkdir(exist_ok=True)
-            text = io.StringIO()
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(("client", *matrix.clients))
-            for client, row in zip(matrix.clients, matrix.values.tolist(), strict=True):
-                writer.writerow((client, *(f"{value:.6g}" for value in row)))
-            write_atomically(folder / f"{name}-{progress.round:06d}.csv", text.getvalue().encode())
+            folder = make_folder(self.path / "matrices")
+            lines = [
+                (client, *(f"{value:.6g}" for value in row))
+                for client, row in zip(matrix.clients, matrix.values.tolist(), strict=True)
+            ]
+            path = folder / f"{name}-{progress.round:06d}.csv"
+            write_csv(path, [("client", *matrix.clients), *lines])
 
     def _progress(self, entry: dict[str, Any]) -> Progress:
         groups = load_groups(self.checkpoint_folder / entry["server"])

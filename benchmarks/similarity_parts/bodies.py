@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -71,7 +72,7 @@ class MeanWithMatrices(Mean):
         matrices = {}
         for name in NAMES:
             prints = torch.stack([update.reports[name]["v"] for update in updates])
-            matrices[name] = Matrix(present, similarities(prints, prints))
+            matrices[name] = Matrix(present, partial(similarities, prints, prints))
         return replace(moved, matrices=matrices)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,10 +26,17 @@ class Update:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A number for every pair of clients: how the row's client sees the column's."""
+    """A number for every pair of clients: how the row's client sees the column's.
+
+    Computed when somebody looks, for most rounds' matrices are never kept.
+    """
 
     clients: tuple[str, ...]
-    values: Tensor
+    compute: Callable[[], Tensor]
+
+    @cached_property
+    def values(self) -> Tensor:
+        return self.compute()
 
 
 @dataclass(frozen=True)

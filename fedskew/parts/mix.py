@@ -285,6 +285,9 @@ def compared(state: ServerState, updates: Sequence[Update]) -> Shown:
     )
     if len(names) > SHOWN:
         return Shown(notes=notes)
-    prints = fingerprints(state, names)
-    matrix = Matrix(names, similarities(prints, prints).fill_diagonal_(1.0))
-    return Shown({"similarity": matrix}, notes=notes)
+
+    def matrix() -> Tensor:
+        prints = fingerprints(state, names)
+        return similarities(prints, prints).fill_diagonal_(1.0)
+
+    return Shown({"similarity": Matrix(names, matrix)}, notes=notes)

@@ -22,7 +22,7 @@ from fedskew.data.federation import Federation
 from fedskew.errors import RunError
 from fedskew.folder import RunFolder
 from fedskew.score import Row
-from fedskew.store import disk_error, read_json, write_atomically
+from fedskew.store import make_folder, read_json, write_atomically, write_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -260,23 +260,14 @@ def _read_matrix(path: Path) -> tuple[tuple[str, ...], NDArray[np.float64]]:
 
 
 def _folder(parent: Path) -> Path:
-    folder = parent / "figures"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(folder, error) from error
-    return folder
+    return make_folder(parent / "figures")
 
 
 def _save(folder: Path, name: str, table: Table, draw: Callable[[], Figure]) -> None:
     """The numbers first: a picture without them must not exist."""
     if not table:
         return
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    write_atomically(folder / f"{name}.csv", text.getvalue().encode())
+    write_csv(folder / f"{name}.csv", [table[0], *(line.values() for line in table)])
     picture = io.BytesIO()
     draw().savefig(picture, format="png", dpi=150)
     write_atomically(folder / f"{name}.png", picture.getvalue())

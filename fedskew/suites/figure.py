@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedskew.report.figures import draw_matrices
-from fedskew.store import write_atomically
+from fedskew.store import make_folder, write_atomically, write_csv
 from fedskew.suites.format import ScoreName, Series, Suite
 from fedskew.suites.grid import Cell
 from fedskew.suites.measure import Interval, interval
@@ -37,14 +36,14 @@ def draw(
     suite: Suite, plan: Sequence[Cell], results: Results, folder: Path
 ) -> dict[str, list[Path]]:
     """Write the PNGs of every setting, a CSV beside each; returns the pictures by setting."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     pictures: dict[str, list[Path]] = {}
     for setting in dict.fromkeys(cell.setting for cell in plan):
         arms = dict.fromkeys(cell.arm for cell in plan if cell.setting == setting)
         spans = {arm: over_seeds(results, setting, arm) for arm in arms}
-        write_atomically(folder / f"{setting}.csv", _table(suite, spans))
+        write_csv(folder / f"{setting}.csv", _table(suite, spans))
         curves = {arm: mean_curve(results, setting, arm) for arm in arms}
-        write_atomically(folder / f"{setting}-curves.csv", _curve_table(curves))
+        write_csv(folder / f"{setting}-curves.csv", _curve_table(curves))
         pictures[setting] = [folder / f"{setting}.png"]
         write_atomically(pictures[setting][0], _picture(suite, setting, spans, curves))
         shown = results.get((setting, suite.shows, 0)) if suite.shows else None
@@ -66,7 +65,7 @@ def draw_series(suite: Suite, results: Results, folder: Path) -> dict[str, Path]
             continue
         rows = [(arm, score, at, s.n, s.mean, s.low, s.high) for arm, score, at, s in points]
         heads = ("arm", "score", "at", "seeds", "mean", "low", "high")
-        write_atomically(folder / f"{series.name}.csv", _csv([heads, *rows]))
+        write_csv(folder / f"{series.name}.csv", [heads, *rows])
         pictures[series.name] = folder / f"{series.name}.png"
         write_atomically(pictures[series.name], _series_picture(suite, series, points))
     return pictures
@@ -127,22 +126,16 @@ def mean_curve(results: Results, setting: str, arm: str) -> dict[int, float]:
     return {n: sum(curve[n] for curve in curves) / len(curves) for n in sorted(shared)}
 
 
-def _csv(rows: Sequence[Sequence[object]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
-
-
-def _table(suite: Suite, spans: dict[str, Interval]) -> bytes:
+def _table(suite: Suite, spans: dict[str, Interval]) -> list[tuple[object, ...]]:
     rows = [
         (arm, suite.arm(arm).role, s.n, s.mean, s.low, s.high) for arm, s in spans.items()
     ]  # fmt: skip
-    return _csv([FIELDS, *rows])
+    return [FIELDS, *rows]
 
 
-def _curve_table(curves: dict[str, dict[int, float]]) -> bytes:
+def _curve_table(curves: dict[str, dict[int, float]]) -> list[tuple[object, ...]]:
     rows = [(arm, number, value) for arm, c in curves.items() for number, value in c.items()]
-    return _csv([("arm", "round", "mean"), *rows])
+    return [("arm", "round", "mean"), *rows]
 
 
 def line_styles(roles: Sequence[str]) -> list[tuple[str, Line]]:
