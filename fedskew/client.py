@@ -79,7 +79,7 @@ def train_clients(
     site: Site, tasks: Sequence[TrainTask], private: Mapping[str, Groups]
 ) -> list[Outcome]:
     """Every task's client trains through the recipe's phases, reports, and answers."""
-    received = {t.client: site.received(t.sent, private[t.client]) for t in tasks}
+    received = {t.client: site.begins_with(t.client, t.sent, private[t.client]) for t in tasks}
     models = {
         "shared": dict(received),
         "personal": {t.client: private[t.client].get(PERSONAL, site.initial) for t in tasks},

@@ -51,7 +51,13 @@ class FederationSection(Section):
 
     dataset: str = Field("digits", description="a dataset's name, a path, or module:function")
     options: dict[str, Any] = Field({}, description="options of the dataset's loader")
-    normalise: Literal["standard", "unit"] = "standard"
+    classes: list[Annotated[int, Field(strict=True)]] | None = Field(
+        None, description="keep only these classes, numbered anew in this order; none: all"
+    )
+    image: dict[str, Annotated[int, Field(strict=True)]] | None = Field(
+        None, description="images of another size or other channels: {side = 32, channels = 3}"
+    )
+    normalise: Literal["standard", "unit", "signed"] = "standard"
     partition: Choice = Named(name="dirichlet", alpha=0.3)
     clients: Annotated[Positive | None, BeforeValidator(_all)] = Field(
         10, description="how many; 'all' lets the partition decide (every owner, every class)"
@@ -98,6 +104,9 @@ class EvaluateSection(Section):
     fine_tune_part: str = Field("all", description="'all', or a part of the model: 'head', 'body'")
     fine_tune_lr: Rate | None = None
     shots: Positive | None = Field(None, description="samples a class for fine-tuning; none: all")
+    generated: Annotated[int, Field(ge=0)] = Field(
+        0, description="samples drawn from a generative model at the end, to judge it by"
+    )
     matrix_rounds: list[Positive] | None = Field(
         None, description="rounds whose similarity matrices are kept; none: four over the run"
     )

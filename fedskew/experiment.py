@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedskew.backends import Backend
 from fedskew.backends.local import LocalBackend
@@ -18,34 +19,27 @@ from fedskew.client import DescribeTask
 from fedskew.config import Config, Named, TrainSection, make_config
 from fedskew.data.build import build
 from fedskew.data.datasets import REGISTRY, load
-from fedskew.data.federation import Federation
+from fedskew.data.federation import Client, Federation
 from fedskew.data.own import load_function, load_own
 from fedskew.data.partition import PARTITIONS
 from fedskew.engine.dropout import with_stream_dropout
 from fedskew.engine.graph import Graphs
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
-from fedskew.engine.streams import torch_seed
+from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, RunError, unknown
+from fedskew.finish import finish
 from fedskew.folder import RunFolder
 from fedskew.models import seeded
+from fedskew.models.registry import MODELS
 from fedskew.parts.report import Groups
 from fedskew.parts.select import EVERYTHING, only
 from fedskew.recipe import Adapt, Phase, Recipe, Stage, find
 from fedskew.report.figures import draw_run, is_drawn
-from fedskew.score import Row, by_group, summarise
-from fedskew.server import (
-    Progress,
-    RoundRecord,
-    Rounds,
-    federate,
-    has_global_model,
-    has_personal_models,
-    primary_model,
-    score,
-)
+from fedskew.score import Row
+from fedskew.server import Handed, Progress, RoundRecord, Rounds, federate, tensor_bytes
 from fedskew.site import Settings, Site
-from fedskew.store import load_tensors, read_json, save_tensors
+from fedskew.store import load_tensors, read_json
 
 MAIN = "main"
 Watch = Callable[[Progress, RoundRecord, Sequence[Row]], None]
@@ -125,12 +119,27 @@ def resolve(config: Config) -> Config:
 def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
     """The federation a config describes."""
     section = config.federation
+    wanted: dict[str, Any] = {
+        name: getattr(section, name) for name in ("normalise", "classes", "image")
+    }
+    for name in wanted:
+        if name in section.options and ":" not in section.dataset:
+            raise ConfigError(f"{name} is no option of a dataset: set federation.{name} instead.")
     if ":" in section.dataset:
+        for name in ("classes", "image"):
+            if wanted[name] is not None:
+                raise ConfigError(
+                    f"federation.{name} cannot change what {section.dataset!r} returns: let the "
+                    "function do it."
+                )
         return load_function(section.dataset, **section.options)
     if section.dataset in REGISTRY:
-        dataset = load(section.dataset, data_dir, normalise=section.normalise, **section.options)
+        dataset = load(section.dataset, data_dir, **wanted, **section.options)
     elif Path(section.dataset).exists():
-        dataset = load_own(section.dataset, normalise=section.normalise, **section.options)
+        for name in section.options:
+            if name not in ("label", "image_size"):
+                raise unknown("option of your own data", name, ("label", "image_size"))
+        dataset = load_own(section.dataset, **wanted, **section.options)
     else:
         raise unknown("dataset (nor is it a file or folder)", section.dataset, REGISTRY)
     return build(
@@ -224,22 +233,42 @@ def _run_stages(
     recipe = find(config.method.name).recipe(**config.method.knobs)
     stages = [*recipe.prepares, Stage(MAIN, recipe)]
     private: dict[str, Groups] = {}
-    memory: Groups = {}
+    handed = Handed()
     for number, stage in enumerate(stages):
-        site = make_site(config, federation, stage)
+        prepares = stage is not stages[-1]
+        made_by = _made_by(config, federation, stages[: number + 1]) if prepares else ""
+        if prepares and folder.private(stage.name) is None:
+            folder.adopt(stage.name, made_by)
+        if (begun := folder.resume(stage.name)) is not None:
+            handed = Handed(begun.state.memory)
+        site = make_site(config, federation, stage, handed.memory)
         backend = LocalBackend(site, folder.checkpoint_folder, private)
         if (kept := folder.private(stage.name)) is not None:
             backend.restore(kept)
         rounds = make_rounds(config, stage, site)
-        progress = federate(site, backend, rounds, _Watched(folder, watch), memory)
-        following = stages[number + 1].name if number + 1 < len(stages) else None
-        if following and folder.private(following) is None:
-            private, memory = hand_over(site, backend, stage, progress)
-    _finish(config, site, backend, rounds, folder)
+        progress = federate(site, backend, rounds, _Watched(folder, watch), handed)
+        if prepares:
+            folder.offer(stage.name, made_by)
+            if folder.private(stages[number + 1].name) is None:
+                private, handed = hand_over(site, backend, stage, progress)
+    finish(config, site, backend, rounds, folder)
 
 
-def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
-    """A stage's recipe with the model, settings and executor it trains with."""
+def _made_by(config: Config, federation: Federation, stages: Sequence[Stage]) -> str:
+    """All that decides the numbers of a stage: runs that agree on it may share the stage."""
+    settings = {k: v for k, v in config.resolved().items() if k not in ("method", "evaluate")}
+    every = config.evaluate.every
+    text = repr((sorted(settings.items()), every, fingerprint(federation), stages))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_site(
+    config: Config, federation: Federation, stage: Stage, memory: Groups | None = None
+) -> Site:
+    """A stage's recipe with the model, settings and executor it trains with.
+
+    ``memory`` is what the server was handed: a recipe that invents its data makes them of it.
+    """
     chosen = Named(**stage.model) if stage.model else config.model
     module = seeded(
         chosen.name, federation.sample_shape, federation.classes,
@@ -249,6 +278,7 @@ def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
             module = stage.recipe.extends(module)
+    _check_parts(config.method.name, chosen.name, module, stage.recipe)
     module = with_stream_dropout(module)
     train = _train_section(config, stage)
     if train.optimiser != "sgd" and any(report.needs_sgd for report in stage.recipe.reports):
@@ -258,6 +288,11 @@ def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
         )
     for report in (*stage.recipe.reports, *stage.hands_over):
         report.check(federation)
+    invented = None
+    if stage.recipe.invents is not None:
+        rng = stream(config.seed, stage.name, "invented")
+        x = stage.recipe.invents.samples(module, memory or {}, rng)
+        federation, invented = _with_invented(federation, x)
     device = torch.device(config.device)
     initial = {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}
     optimiser = Optimiser(train.optimiser, train.lr, train.momentum, train.weight_decay)
@@ -270,8 +305,35 @@ def make_site(config: Config, federation: Federation, stage: Stage) -> Site:
         plan=choose(module, config.executor),
         seed=config.seed,
         stage=stage.name,
+        invented=invented,
         graphs=_graphs_for(chosen, federation, stage.recipe, device),
     )
+
+
+def _check_parts(method: str, name: str, module: nn.Module, recipe: Recipe) -> None:
+    """Refuse a model that lacks what the method's objective calls."""
+    parts = dict(module.named_children())
+    missing = [part for part in recipe.objective.needs if part not in parts]
+    if missing:
+        wanted = " and ".join(f"a {part}" for part in recipe.objective.needs)
+        fitting = sorted(n for n, e in MODELS.items() if set(missing) <= set(e.parts))
+        raise ConfigError(
+            f"method {method!r} needs a model with {wanted.replace('a e', 'an e')}, which "
+            f"{name!r} is not: choose from {', '.join(fitting)}."
+        )
+
+
+def _with_invented(federation: Federation, x: Tensor) -> tuple[Federation, Client]:
+    """The federation with made-up samples behind its own, and who holds them: the server alone.
+
+    They have no labels; the first class stands in, which nobody reads.
+    """
+    rows = np.arange(len(federation.y), len(federation.y) + len(x))
+    y = torch.zeros(len(x), dtype=federation.y.dtype)
+    grown = federation.with_data(
+        x=torch.cat([federation.x, x]), y=torch.cat([federation.y, y]), environment=None
+    )
+    return grown, Client("pooled", rows)
 
 
 def _graphs_for(
@@ -326,8 +388,8 @@ def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
 
 def hand_over(
     site: Site, backend: LocalBackend, stage: Stage, progress: Progress
-) -> tuple[dict[str, Groups], Groups]:
-    """What a finished stage leaves: groups the clients keep, and the server's new memory."""
+) -> tuple[dict[str, Groups], Handed]:
+    """What a finished stage leaves: groups the clients keep, and what they tell the server."""
     state = progress.state
     names = [client.name for client in site.federation.clients]
     tasks = [
@@ -342,79 +404,5 @@ def hand_over(
         for group, tensors in outcome.update.reports.items() if outcome.update else ():
             for name, tensor in tensors.items():
                 memory.setdefault(group, {})[f"{outcome.client}/{name}"] = tensor
-    return private, memory
-
-
-def _finish(
-    config: Config, site: Site, backend: LocalBackend, rounds: Rounds, folder: RunFolder
-) -> None:
-    """Score adapted models, save all models, sum up; from the last and the selected round."""
-    adapted: list[Row] = []
-    notes: list[str] = []
-    stored = {"last": folder.last(site.stage), "selected": folder.selected(site.stage)}
-    last, selected = (progress.round for progress, _ in stored.values())
-    for which, (progress, private) in stored.items():
-        backend.restore(private)
-        if rounds.adapt is not None and (which == "last" or selected != last):
-            rows, failed = score(site, backend, progress.state, progress.round, rounds.adapt)
-            adapted += rows
-            notes += failed
-        _save_models(site, backend, progress, folder.path / "models" / which)
-    result = summary(config, site, folder, adapted, last, selected)
-    folder.finish(adapted, {**result, "notes": notes})
-
-
-def _save_models(site: Site, backend: LocalBackend, progress: Progress, folder: Path) -> None:
-    (folder / "personal").mkdir(parents=True, exist_ok=True)
-    state = progress.state
-    if has_global_model(site):
-        save_tensors(folder / "global.safetensors", {**site.initial, **state.shared})
-    if has_personal_models(site):
-        for client in site.federation.clients:
-            path = folder / "personal" / f"{client.name}.safetensors"
-            save_tensors(path, backend.personal_model(client.name, state.sent_to(client.name)))
-
-
-def summary(
-    config: Config,
-    site: Site,
-    folder: RunFolder,
-    adapted: Sequence[Row],
-    last: int,
-    selected: int,
-) -> dict[str, Any]:
-    """The run in one dictionary: what tables and reports are made of."""
-    rows = [row for row in (*folder.rows(), *adapted) if row.stage == site.stage]
-    records = folder.records()
-    higher = site.recipe.objective.higher_is_better
-    scores = [
-        {
-            "at": at, "round": number, "model": model, "on": on, "adapted": how, "split": split,
-            "metric": metric,
-            **asdict(summarise([r.value for r in group], higher or metric.endswith("accuracy"))),
-        }
-        for at, number in (("last", last), ("selected", selected))
-        for (model, on, how, split, metric), group in by_group(
-            row for row in rows if row.round == number
-        ).items()
-    ]  # fmt: skip
-    return {
-        "method": config.method.name,
-        "seed": config.seed,
-        "primary_model": primary_model(site),
-        "primary_metric": site.recipe.objective.primary,
-        "higher_is_better": higher,
-        "rounds": last,
-        "selected_round": selected,
-        "scores": scores,
-        "bytes": {
-            "up": sum(record.bytes_up for record in records),
-            "down": sum(record.bytes_down for record in records),
-        },
-        "failures": sum(len(record.failures) for record in records),
-        "seconds": folder.seconds(),
-        "plan": site.plan.as_dict(),
-        "model": {"name": config.model.name, "knobs": config.model.knobs},
-        "sample_shape": list(site.federation.sample_shape),
-        "classes": site.federation.classes,
-    }
+    up = tensor_bytes(*memory.values())
+    return private, Handed(memory, up, sum(tensor_bytes(task.sent) for task in tasks))

@@ -31,6 +31,7 @@ from fedskew.store import (
 )
 
 METRICS, ROUNDS, TIMING = "metrics.jsonl", "rounds.jsonl", "timing.jsonl"
+OFFERED = "stages.json"
 
 
 class RunFolder:
@@ -41,6 +42,7 @@ class RunFolder:
     ``checkpoint/``       server state and private state, one file a round
     ``metrics.jsonl``     every measured number; ``rounds.jsonl`` what happened; ``timing.jsonl``
     ``matrices/``         numbers about pairs of clients, one CSV a kind and chosen round
+    ``stages.json``       finished stages other runs may take over, and all that decided them
     ``result.json``       the summary; its presence means the run is finished
     ``models/``           the models as safetensors; ``figures/`` pictures and their data
     """
@@ -155,6 +157,38 @@ class RunFolder:
         }
         write_json(self.path / "checkpoint.json", book)
         self._sweep(book)
+
+    def offer(self, stage: str, made_by: str) -> None:
+        """Let other runs use a finished stage that is made the same way in theirs."""
+        path = self.path / OFFERED
+        offered = read_json(path) if path.exists() else {}
+        if stage not in offered:
+            write_json(path, {**offered, stage: made_by})
+
+    def adopt(self, stage: str, made_by: str) -> None:
+        """Take a finished stage over from a run beside this one, if one offers it.
+
+        Its rounds are copied with their numbers, but for the time: this run does not spend it.
+        """
+        for path in sorted(self.path.parent.glob(f"*/{OFFERED}")):
+            if read_json(path).get(stage) == made_by:
+                self._copy_stage(stage, RunFolder(path.parent))
+                return
+
+    def _copy_stage(self, stage: str, other: RunFolder) -> None:
+        theirs = (other._book() or {})["stages"][stage]
+        for entry in theirs.values():
+            for file in {entry["server"], *entry["private"].values()}:
+                shutil.copyfile(other.checkpoint_folder / file, self.checkpoint_folder / file)
+        book = self._book() or {"stages": {}}
+        book["stages"][stage] = theirs
+        lines = {
+            name: [line for line in other._lines(name) if line["stage"] == stage]
+            for name in (METRICS, ROUNDS, TIMING)
+        }
+        lines[TIMING] = [{**line, "seconds": 0.0} for line in lines[TIMING]]
+        book["lengths"] = {name: self._append(name, found) for name, found in lines.items()}
+        write_json(self.path / "checkpoint.json", book)
 
     def _lap(self) -> float:
         now = time.monotonic()

@@ -13,6 +13,7 @@ from torch import nn
 from fedskew.errors import ConfigError, unknown
 from fedskew.parts.aggregate import Aggregator, Mean
 from fedskew.parts.correct import Correction
+from fedskew.parts.distil import Invention
 from fedskew.parts.objective import Erm, Objective
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, Select
@@ -63,8 +64,14 @@ class Recipe:
     aggregates: Aggregator = field(default_factory=Mean)
     adapts: Adapt | None = None
     prepares: tuple[Stage, ...] = ()
+    syncs: bool = True
+    """Whether clients begin a round with what the server sent; else they go on with their own."""
+    starts_apart: bool = False
+    """Whether clients that do not sync begin with models drawn at random, each its own."""
     pools: bool = False
     """Train on everyone's data in one place (the central reference)."""
+    invents: Invention | None = None
+    """What makes the data a server trains on, from what an earlier stage handed over."""
     extends: Callable[[nn.Module], nn.Module] | None = None
     """Changes the model before anything else, e.g. to give it a second head."""
 

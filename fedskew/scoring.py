@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedskew.client import Scored, ScoreTask
 from fedskew.engine.cohort import Work, train
-from fedskew.engine.evaluate import Question, Scores, Scoring, evaluate
+from fedskew.engine.evaluate import Question, Scores, Scoring, evaluate, sample_values
 from fedskew.engine.streams import stream
 from fedskew.parts.objective import Batch, Bound, Tensors
 from fedskew.parts.report import Groups
@@ -65,6 +66,15 @@ def score_clients(
     ]
 
 
+def on_central_test(site: Site, models: Mapping[str, Tensors]) -> dict[str, Tensors]:
+    """One value a sample and metric of each model on the central test set, by name."""
+    rows = site.federation.central_test
+    # The same noise for all: what differs is the model.
+    key = (site.seed, site.stage, "test", CENTRAL)
+    questions = [Question(tensors, rows, key) for tensors in models.values()]
+    return dict(zip(models, sample_values(questions, _scoring(site)), strict=True))
+
+
 def personal_model(site: Site, sent: Tensors, own: Groups) -> Tensors:
     """The model a client calls its own: kept whole, or what was sent completed by its parts."""
     return own[PERSONAL] if PERSONAL in own else site.received(sent, own)
@@ -76,7 +86,8 @@ def _scoring(site: Site) -> Scoring:
     def score(module: nn.Module, tensors: Tensors, batch: dict[str, Any]) -> Tensors:
         return objective.scores(Bound(module, tensors), Batch(**batch))
 
-    return Scoring(site.evaluation, score, objective.noise, site.x, site.y)
+    noise = partial(objective.noise, site.module)
+    return Scoring(site.evaluation, score, objective.summed, noise, site.x, site.y)
 
 
 def _adapted(

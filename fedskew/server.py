@@ -98,16 +98,27 @@ class Journal(Protocol):
     ) -> None: ...
 
 
+@dataclass(frozen=True)
+class Handed:
+    """What a stage begins with: the server's memory of the one before, and what that cost."""
+
+    memory: Groups = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
 def federate(
-    site: Site, backend: Backend, rounds: Rounds, journal: Journal, memory: Groups | None = None
+    site: Site, backend: Backend, rounds: Rounds, journal: Journal, handed: Handed | None = None
 ) -> Progress:
     """Run one stage to its last round, or go on where the journal says it stopped."""
     trainers = sorted(_trainers(site))
-    progress = journal.resume(site.stage) or _fresh(site, trainers, memory or {})
+    handed = handed or Handed()
+    progress = journal.resume(site.stage) or _fresh(site, trainers, handed.memory)
     while not progress.finished:
         number = progress.round + 1
         state = progress.state
-        chosen = participants(trainers, rounds.clients_per_round, site, number)
+        wanted = site.recipe.aggregates.wanted(trainers, state)
+        chosen = participants(wanted, rounds.clients_per_round, site, number)
         broadcast = {name: state.memory[name] for name in site.recipe.aggregates.broadcasts}
         factor = rounds.lr_factor(number)
         tasks = [TrainTask(c, number, state.sent_to(c), broadcast, factor) for c in chosen]
@@ -129,13 +140,16 @@ def federate(
         stop = rounds.patience is not None and selected.waited >= rounds.patience
         progress = Progress(site.stage, number, state, selected, stop or number >= rounds.rounds)
         losses = [o.loss for o in outcomes if o.error is None]
+        down, up = _traffic(site, tasks, updates)
+        if number == 1:
+            down, up = down + handed.bytes_down, up + handed.bytes_up
         record = RoundRecord(
             stage=site.stage,
             round=number,
             participants=len(updates),
             train_loss=sum(losses) / len(losses) if losses else math.nan,
-            bytes_down=sum(_bytes(t.sent) + sum(map(_bytes, t.broadcast.values())) for t in tasks),
-            bytes_up=sum(_bytes(u.tensors) + sum(map(_bytes, u.reports.values())) for u in updates),
+            bytes_down=down,
+            bytes_up=up,
             failures=failures,
             notes=state.notes,
         )
@@ -221,8 +235,16 @@ def aggregate(
     return replace(state, notes=(note,)), updates
 
 
-def _bytes(tensors: Tensors) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors.values())
+def _traffic(site: Site, tasks: Sequence[TrainTask], updates: Sequence[Update]) -> tuple[int, int]:
+    """Bytes down and up in a round; where all is trained in one place, nothing travels."""
+    if site.recipe.pools:
+        return 0, 0
+    down = sum(tensor_bytes(t.sent, *t.broadcast.values()) for t in tasks)
+    return down, sum(tensor_bytes(u.tensors, *u.reports.values()) for u in updates)
+
+
+def tensor_bytes(*groups: Tensors) -> int:
+    return sum(t.numel() * t.element_size() for tensors in groups for t in tensors.values())
 
 
 def has_global_model(site: Site) -> bool:
@@ -233,7 +255,7 @@ def has_global_model(site: Site) -> bool:
 
 def has_personal_models(site: Site) -> bool:
     """Whether clients end with models of their own."""
-    own = site.has_personal_phase or site.recipe.aggregates.per_client
+    own = site.has_personal_phase or site.recipe.aggregates.per_client or not site.recipe.syncs
     return own or not has_global_model(site)
 
 

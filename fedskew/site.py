@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ from fedskew.engine.evaluate import EvaluationModules, trains_batch_statistics
 from fedskew.engine.graph import Graphs, Step
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
+from fedskew.engine.streams import torch_seed
 from fedskew.errors import ConfigError
+from fedskew.models import redrawn
 from fedskew.parts.objective import Batch, Objective, Tensors
 from fedskew.parts.report import Groups
 from fedskew.recipe import Phase, Recipe
@@ -49,6 +51,8 @@ class Site:
     plan: Plan
     seed: int
     stage: str = "main"
+    invented: Client | None = None
+    """Who a pooling recipe trains as, where its data are made up."""
     graphs: dict[Hashable, Graphs] = field(default_factory=dict, repr=False)
     """Traced steps by phase; sites whose models are made the same way may share them."""
     _trainings: dict[Phase, Training] = field(default_factory=dict, repr=False)
@@ -67,8 +71,9 @@ class Site:
 
     @cached_property
     def private(self) -> list[str]:
-        """Entries of the model that stay at the client."""
-        return sorted(self.module.state_dict().keys() - self.shared)
+        """Entries of the model a client keeps for the next round."""
+        entries = self.module.state_dict().keys()
+        return sorted(entries - self.shared if self.recipe.syncs else entries)
 
     @cached_property
     def parameters(self) -> frozenset[str]:
@@ -76,7 +81,8 @@ class Site:
 
     @cached_property
     def clients(self) -> Mapping[str, Client]:
-        return {"pooled": self.federation.pooled(), **self.federation.by_name}
+        pooled = self.federation.pooled() if self.invented is None else self.invented
+        return {"pooled": pooled, **self.federation.by_name}
 
     @cached_property
     def has_personal_phase(self) -> bool:
@@ -121,7 +127,7 @@ class Site:
                 y=self.y,
                 environment=self.federation.environment,
                 environments=objective.environments,
-                noise=objective.noise,
+                noise=partial(objective.noise, self.module),
                 pads=not trains_batch_statistics(self.module),
                 counts_steps=objective.counts_steps,
                 drops=any(isinstance(layer, StreamDropout) for layer in modules),
@@ -133,8 +139,19 @@ class Site:
         return training
 
     def received(self, sent: Tensors, private: Groups) -> Tensors:
-        """The model a client starts from: what was sent, completed by what it keeps."""
-        return {**self.initial, **private.get(SHARED, {}), **sent}
+        """The model a client has: what was sent, completed by what it keeps.
+
+        Where clients do not sync it is the other way round: what they keep is the whole model.
+        """
+        kept = private.get(SHARED, {})
+        below, above = (kept, sent) if self.recipe.syncs else (sent, kept)
+        return {**self.initial, **below, **above}
+
+    def begins_with(self, client: str, sent: Tensors, private: Groups) -> Tensors:
+        """The model a client trains from: the one it has, or at first perhaps a draw of its own."""
+        if self.recipe.starts_apart and SHARED not in private:
+            return redrawn(self.module, torch_seed(self.seed, self.stage, "model", client))
+        return self.received(sent, private)
 
 
 def _gradient(module: nn.Module, objective: Objective, phase: Phase) -> Step:

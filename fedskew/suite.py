@@ -15,12 +15,15 @@ from fedskew.folder import RunFolder
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import write_atomically, write_json
+from fedskew.suites.clients import look
+from fedskew.suites.entries import Fallback
 from fedskew.suites.figure import draw, draw_series
-from fedskew.suites.format import Fallback, Suite, find_suite, load_suite, suites
+from fedskew.suites.format import Suite, find_suite, load_suite, suites
 from fedskew.suites.grid import Cell, cells, missing_datasets
 from fedskew.suites.machine import provenance
 from fedskew.suites.measure import MADE_WITH, Measured
 from fedskew.suites.page import Reproduction, page
+from fedskew.suites.pictures import draw_divergence, draw_samples
 from fedskew.suites.verdict import Verdict, judge
 
 __all__ = ["Reproduced", "Step", "find_suite", "load_suite", "reproduce", "suites"]
@@ -77,14 +80,21 @@ def reproduce(
     directory = None if data_dir is None else Path(data_dir)
     plan, fallback = _plan(suite, scale, directory)
     started, made_with = time.monotonic(), provenance()
+    data = look(suite, plan, directory, fallback is not None)
     results = {
-        (cell.setting, cell.arm, cell.seed): Measured(done)
+        (cell.setting, cell.arm, cell.seed): Measured(done, suite.headline)
         for cell, done in _run_all(plan, folder / "runs", directory, made_with.code, report)
     }
     verdicts = tuple(judge(claim, results) for claim in suite.claims)
     title = f"{suite.name}-{scale}"
     pictures = folder / "figures" / title
     figures = draw(suite, plan, results, pictures)
+    for more in (
+        draw_divergence(suite, results, pictures),
+        draw_samples(suite, results, data, pictures),
+    ):
+        for setting, path in more.items():
+            figures[setting].append(path)
     series = draw_series(suite, results, pictures)
     facts = Reproduction(
         suite=suite,
@@ -101,6 +111,7 @@ def reproduce(
         series={name: path.relative_to(folder).as_posix() for name, path in series.items()},
         provenance=made_with,
         wall_seconds=time.monotonic() - started,
+        data=data,
     )
     path = folder / f"{title}.md"
     write_atomically(path, page(facts).encode())

@@ -18,6 +18,7 @@ from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
 from fedskew.models.registry import Classifier
+from fedskew.models.vae import Vae
 from fedskew.parts.report import Groups
 from fedskew.recipe import Recipe, find, methods
 from fedskew.score import Row
@@ -70,6 +71,24 @@ def toy_model(kind: str = "mlp", features: int = 6, classes: int = 3) -> Classif
         return Classifier(nn.Sequential(*layers[kind]), nn.Linear(5, classes))
 
 
+def toy_vae(kind: str = "mlp", features: int = 6, latent: int = 2) -> Vae:
+    """A seeded autoencoder of the same kinds."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        layers = {
+            "mlp": (nn.Linear(features, 5), nn.Tanh()),
+            "batch-norm": (nn.Linear(features, 5, bias=False), nn.BatchNorm1d(5)),
+        }
+        encoder = nn.Sequential(*layers[kind], nn.Linear(5, 2 * latent))
+        decoder = nn.Sequential(nn.Linear(latent, 5), nn.Tanh(), nn.Linear(5, features))
+        return Vae(encoder, decoder, latent)
+
+
+def model_for(recipe: Recipe, kind: str = "mlp") -> nn.Module:
+    """A toy model with the parts the recipe's objective calls."""
+    return toy_vae(kind) if "decoder" in recipe.objective.needs else toy_model(kind)
+
+
 def copied(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: t.detach().clone() for name, t in tensors.items()}
 
@@ -83,7 +102,7 @@ def make_site(
     seed: int = 0,
 ) -> Site:
     """A site with the toy federation and model, where no others are given."""
-    module = module or toy_model()
+    module = module or model_for(recipe)
     if recipe.extends is not None:
         module = recipe.extends(module)
     return Site(
@@ -178,7 +197,8 @@ def method_site(name: str, kind: str = "mlp", knobs: Knobs | None = None, **chan
     Tracing a step takes most of a small run's time and depends on none of the data, so sites of
     the same method, model and optimiser share their graphs; ``make_site`` traces anew.
     """
-    site = make_site(find(name).recipe(**(knobs or {})), module=toy_model(kind), **changes)
+    recipe = find(name).recipe(**(knobs or {}))
+    site = make_site(recipe, module=model_for(recipe, kind), **changes)
     optimiser = replace(site.settings.optimiser, lr=0.0)
     for number, phase in enumerate(site.recipe.trains):
         graphs = _graphs.setdefault((name, kind, repr(knobs), optimiser, number), {})
@@ -211,4 +231,4 @@ def assert_same_bits(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -
 def needs_noise(recipe: Recipe) -> bool:
     """Whether clients draw random numbers in training, which are keyed by their names."""
     objectives = [phase.objective or recipe.objective for phase in recipe.trains]
-    return any(objective.noise(1) for objective in objectives)
+    return any(objective.noise(model_for(recipe), 1) for objective in objectives)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ import numpy as np
 from fedskew.data import sources
 from fedskew.data.dataset import Dataset
 from fedskew.data.locate import Layout, Missing, data_folders, find_file, locate
-from fedskew.data.raw import RawSamples, check_normalise, read_shared, to_dataset
+from fedskew.data.prepare import Preparation
+from fedskew.data.raw import RawSamples, read_shared, to_dataset
 from fedskew.errors import ConfigError, DataError, unknown
 
 _DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -59,21 +60,30 @@ def describe() -> list[Description]:
 
 
 def load(
-    name: str, data_dir: Path | None = None, *, normalise: str = "standard", **options: bool
+    name: str,
+    data_dir: Path | None = None,
+    *,
+    normalise: str = "standard",
+    classes: Sequence[int] | None = None,
+    image: Mapping[str, int] | None = None,
+    **options: bool,
 ) -> Dataset:
     """A dataset by name, from ``data_dir``, else FEDSKEW_DATA, else ./data.
 
-    ``normalise`` is "standard" (zero mean and unit deviation over training rows, or the published
-    figures where everybody uses them) or "unit" (images in 0..1, features as stored).
+    ``normalise`` is "standard", "unit" or "signed", ``classes`` a choice of classes and ``image``
+    another size or other channels: see :class:`~fedskew.data.prepare.Preparation`.
 
     >>> digits = load("digits", normalise="unit")
     >>> tuple(digits.x.shape), float(digits.x.max()), len(digits.official_test)
     ((1797, 1, 8, 8), 1.0, 0)
+    >>> pair = load("digits", normalise="signed", classes=[8, 3], image={"side": 16})
+    >>> pair.class_names, tuple(pair.x.shape), [float(v) for v in pair.x.aminmax()]
+    (('8', '3'), (357, 1, 16, 16), [-1.0, 1.0])
     """
     if name not in REGISTRY:
         raise unknown("dataset", name, REGISTRY)
     entry = REGISTRY[name]
-    check_normalise(normalise)
+    preparation = Preparation(normalise, classes, image)
     _check_options(name, entry, options)
     try:
         raw = _read(name, entry, data_dir)
@@ -83,7 +93,7 @@ def load(
             raw = sources.only_digits(raw)
     except PermissionError as error:
         raise DataError(f"dataset {name!r}: no permission to read {error.filename}.") from error
-    return to_dataset(name, raw, normalise, entry.published)
+    return to_dataset(name, raw, preparation, entry.published)
 
 
 def _check_options(name: str, entry: Entry, options: dict[str, bool]) -> None:

@@ -6,8 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.data.federation import Indices
+from fedskew.errors import ConfigError
 
 Labels = NDArray[np.integer]
+
+
+def number_of_clients(partition: str, clients: int | None) -> int:
+    """How many share, for a partition that cannot tell by itself."""
+    if clients is None:
+        raise ConfigError(f"partition {partition!r} needs the number of clients: set clients.")
+    return clients
 
 
 def largest_remainder(total: int, weights: Labels, rng: np.random.Generator) -> Indices:

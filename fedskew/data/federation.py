@@ -135,7 +135,8 @@ def check_samples(name: str, x: Tensor, y: Tensor, classes: int) -> None:
         raise DataError(f"{name}: {len(x)} samples but {len(y)} labels.")
     if x.dtype != torch.float32:
         raise DataError(f"{name}: samples must be float32, not {x.dtype}.")
-    if len(x) and not bool(torch.isfinite(x).all()):
+    # The extremes of non-finite values are not finite, and finding them copies nothing.
+    if x.numel() and not bool(torch.stack(x.aminmax()).isfinite().all()):
         row = int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0, 0])
         raise DataError(f"{name}: sample {row} holds a NaN or infinite value.")
     if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,8 @@ import numpy as np
 from fedskew.data.dataset import Dataset
 from fedskew.data.federation import Federation
 from fedskew.data.formats import Array, read_csv
-from fedskew.data.raw import (
-    RawSamples,
-    check_normalise,
-    concatenate,
-    read_shared,
-    to_dataset,
-)
+from fedskew.data.prepare import Preparation
+from fedskew.data.raw import RawSamples, concatenate, read_shared, to_dataset
 from fedskew.data.sources import read_image_tree
 from fedskew.errors import DataError
 from fedskew.plugins import call_function
@@ -32,21 +27,25 @@ def load_own(
     source: str | Path,
     *,
     normalise: str = "standard",
+    classes: Sequence[int] | None = None,
+    image: Mapping[str, int] | None = None,
     label: str = "label",
     image_size: int | None = None,
 ) -> Dataset:
     """Samples from one npz, a folder with a file per client, or folders client/class/image.
 
     In the folders each client owns its rows. ``label`` names the label column of CSV and Parquet
-    files, whose other columns are features; ``image_size`` resizes pictures to a square.
+    files, whose other columns are features; ``image_size`` resizes pictures to a square while
+    they are read, so that they may differ in size. The rest is as for named datasets: see
+    :class:`~fedskew.data.prepare.Preparation`.
     """
-    check_normalise(normalise)
+    preparation = Preparation(normalise, classes, image)
     path = Path(source)
     try:
         raw = _read_folder(path, label, image_size) if path.is_dir() else _read_file(path, label)
     except PermissionError as error:
         raise DataError(f"no permission to read {error.filename}.") from error
-    return to_dataset(path.stem, raw, normalise)
+    return to_dataset(path.stem, raw, preparation)
 
 
 def _read_file(path: Path, label: str) -> RawSamples:

@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 
 from fedskew.data.choice import Choice, at_least, register
-from fedskew.data.deal import Labels, class_sizes, cut, deal, largest_remainder, spread
+from fedskew.data.deal import (
+    Labels,
+    class_sizes,
+    cut,
+    deal,
+    largest_remainder,
+    number_of_clients,
+    spread,
+)
 from fedskew.data.federation import Indices
+from fedskew.data.graded import graded
 from fedskew.errors import ConfigError, DataError, unknown
 
 Rng = np.random.Generator
@@ -76,7 +85,7 @@ def matched_test(
 @_named("iid")
 def iid(labels: Labels, owners: Labels | None, clients: int | None, rng: Rng) -> list[Indices]:
     """Equal random shares, whatever the label."""
-    return np.array_split(rng.permutation(len(labels)), _number("iid", clients))
+    return np.array_split(rng.permutation(len(labels)), number_of_clients("iid", clients))
 
 
 @_named("dirichlet")
@@ -97,7 +106,7 @@ def dirichlet(
     FedDisco, PFLlib and NIID-Bench; sizes then differ less. All is drawn anew, at most
     ``retries`` times, until every client holds ``min_size`` samples.
     """
-    number = _number("dirichlet", clients)
+    number = number_of_clients("dirichlet", clients)
     classes = np.unique(labels)
     sizes = class_sizes(labels, classes)
 
@@ -129,7 +138,7 @@ def quantity(
     retries: int = 100,
 ) -> list[Indices]:
     """Sizes by Dirichlet(alpha), labels iid: clients differ only in how much they hold."""
-    number = _number("quantity", clients)
+    number = number_of_clients("quantity", clients)
 
     def draw() -> Indices:
         return cut(len(labels), rng.dirichlet(np.full(number, alpha)))[None]
@@ -152,7 +161,7 @@ def shards(
     The list of all shards' labels is shuffled into one row per client; a row may repeat a label.
     Where the shards do not divide evenly by classes, the largest classes get one more.
     """
-    number = _number("shards", clients)
+    number = number_of_clients("shards", clients)
     at_least("shards_per_client", shards_per_client, 1)
     classes = np.unique(labels)
     sizes = class_sizes(labels, classes)
@@ -261,6 +270,9 @@ def label_groups(
     return deal(labels, named, spread(class_sizes(labels, named), holders), rng)
 
 
+_named("graded")(graded)
+
+
 @_named("owner")
 def owner(
     labels: Labels, owners: Labels | None, clients: int | None, rng: Rng, *, min_samples: int = 0
@@ -282,12 +294,6 @@ def owner(
     if clients is None:
         return parts
     return [parts[i] for i in np.sort(rng.choice(len(parts), clients, replace=False))]
-
-
-def _number(name: str, clients: int | None) -> int:
-    if clients is None:
-        raise ConfigError(f"partition {name!r} needs the number of clients: set clients.")
-    return clients
 
 
 def _large_enough(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +13,12 @@ from numpy.typing import NDArray
 from fedskew.data.dataset import Dataset
 from fedskew.data.federation import Indices
 from fedskew.data.formats import Array, read_npz
-from fedskew.errors import DataError, unknown
+from fedskew.data.prepare import ROWS_AT_ONCE, Preparation, as_floats, channels_first, scale
+from fedskew.errors import ConfigError, DataError
 
-NORMALISATIONS = ("standard", "unit")
 SHARED_FORMAT = (
     "x", "y", "owner", "owner_names", "split", "class_names", "x_scale", "segment",
 )  # fmt: skip
-_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -52,13 +50,24 @@ class RawSamples:
         if self.owner is not None:
             check_labels(self.origin, self.owner, len(self.owner_names), "owner")
 
-    def keep(self, rows: NDArray[np.bool_], class_names: tuple[str, ...]) -> RawSamples:
-        """Only some rows; owners left without any row disappear."""
+    def only(self, classes: Sequence[int]) -> RawSamples:
+        """Only these classes, numbered anew in this order; owners left without rows disappear."""
+        for number in classes:
+            if not 0 <= number < len(self.class_names):
+                raise ConfigError(
+                    f"classes names class {number}, but {self.origin} numbers its classes "
+                    f"0..{len(self.class_names) - 1}."
+                )
+        place = np.full(len(self.class_names), -1)
+        place[list(classes)] = np.arange(len(classes))
+        rows = place[self.y] >= 0
+        if not rows.any():
+            raise DataError(f"{self.origin} has no samples of classes {list(classes)}.")
         kept = replace(
             self,
             x=self.x[rows],
-            y=self.y[rows],
-            class_names=class_names,
+            y=place[self.y[rows]],
+            class_names=tuple(self.class_names[number] for number in classes),
             test=None if self.test is None else self.test[rows],
             segment=None if self.segment is None else self.segment[rows],
             owner=None,
@@ -78,8 +87,8 @@ def check_values(origin: Path | str, x: Array) -> None:
         raise DataError(f"{origin}: no samples, or samples without values: shape {list(x.shape)}.")
     if x.dtype.kind != "f":
         return
-    for start in range(0, len(x), _ROWS_AT_ONCE):
-        chunk = x[start : start + _ROWS_AT_ONCE]
+    for start in range(0, len(x), ROWS_AT_ONCE):
+        chunk = x[start : start + ROWS_AT_ONCE]
         bad = ~np.isfinite(chunk.reshape(len(chunk), -1)).all(axis=1)
         if bad.any():
             row = start + int(bad.argmax())
@@ -199,18 +208,24 @@ def _joined_segments(parts: Sequence[RawSamples]) -> Indices | None:
 
 
 def to_dataset(
-    name: str, raw: RawSamples, normalise: str, published: tuple[float, float] | None = None
+    name: str,
+    raw: RawSamples,
+    preparation: Preparation,
+    published: tuple[float, float] | None = None,
 ) -> Dataset:
-    """Float32 tensors, channels first and scaled; statistics come from training rows only."""
-    check_normalise(normalise)
+    """Float32 tensors, channels first, converted and scaled as wanted.
+
+    ``published`` are the mean and deviation everybody uses for these images in their stored size.
+    """
+    if preparation.classes is not None:
+        raw = raw.only(preparation.classes)
     test = np.zeros(len(raw.y), dtype=bool) if raw.test is None else raw.test
     if test.all():
         raise DataError(f"{raw.origin}: every row is marked as test; none is left to train on.")
-    x = _as_floats(raw.origin, raw.x)
-    if normalise == "standard":
-        mean, std = published or moments(x, np.flatnonzero(~test))
-        x -= mean
-        x /= std
+    x = as_floats(raw.origin, raw.x, preparation.image)
+    if x.shape[2:] != channels_first(raw.origin, raw.x).shape[2:]:
+        published = None
+    scale(raw.origin, x, preparation.normalise, np.flatnonzero(~test), published)
     return Dataset(
         name,
         torch.from_numpy(x),
@@ -221,49 +236,3 @@ def to_dataset(
         owner_names=raw.owner_names,
         segment=raw.segment,
     )
-
-
-def check_normalise(normalise: str) -> None:
-    """Refuse an unknown normalisation before any file is read."""
-    if normalise not in NORMALISATIONS:
-        raise unknown("normalise", normalise, NORMALISATIONS)
-
-
-def _as_floats(origin: Path | str, x: Array) -> NDArray[np.float32]:
-    """One conversion to float32; bytes of images become 0..1, features keep their values."""
-    laid_out = channels_first(origin, x)
-    if x.dtype == np.uint8 and x.ndim > 2:
-        return np.divide(laid_out, np.float32(255), dtype=np.float32, order="C")
-    with np.errstate(over="ignore"):  # too large for float32: Dataset names the infinite sample
-        return np.ascontiguousarray(laid_out, dtype=np.float32)
-
-
-def channels_first(origin: Path | str, x: Array) -> Array:
-    """A view as [N, channels, height, width]; features stay [N, features]."""
-    if x.ndim == 2:
-        return x
-    if x.ndim == 3:
-        return x[:, None]
-    if x.ndim == 4 and x.shape[1] in (1, 3):
-        return x
-    if x.ndim == 4 and x.shape[3] in (1, 3):
-        return x.transpose(0, 3, 1, 2)
-    raise DataError(
-        f"{origin}: samples of shape {list(x.shape[1:])} are neither features nor images of "
-        "1 or 3 channels."
-    )
-
-
-def moments(x: NDArray[np.float32], rows: Indices) -> tuple[Any, Any]:
-    """Mean and standard deviation per channel or feature over some rows, in double precision.
-
-    Chunked, so that large images are never copied whole; a constant feature gets deviation 1.
-    """
-    axes = (0, 2, 3) if x.ndim == 4 else (0,)
-    count = len(rows) * int(np.prod(x.shape[2:]))
-    chunks = [rows[i : i + _ROWS_AT_ONCE] for i in range(0, len(rows), _ROWS_AT_ONCE)]
-    mean = sum(x[c].sum(axis=axes, dtype=np.float64, keepdims=True) for c in chunks) / count
-    squares = (np.square(x[c] - mean).sum(axis=axes, keepdims=True) for c in chunks)
-    std = np.sqrt(sum(squares) / count)
-    std[std <= 1e-6 * np.abs(mean)] = 1.0  # rounding noise around a constant is not a spread
-    return mean.astype(np.float32), std.astype(np.float32)

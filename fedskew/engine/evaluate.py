@@ -47,10 +47,14 @@ class EvaluationModules:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How to score: ``score(module, tensors, batch)`` gives one value a sample and metric."""
+    """How to score: ``score(module, tensors, batch)`` gives one value a sample and metric.
+
+    ``summed`` makes the scores of a question from the values of all its samples.
+    """
 
     modules: EvaluationModules
     score: Callable[[nn.Module, Tensors, dict[str, Tensor | Tensors]], Tensors]
+    summed: Callable[[Tensors], Scores]
     noise: Callable[[int], dict[str, tuple[int, ...]]]
     x: Tensor
     y: Tensor
@@ -58,7 +62,12 @@ class Scoring:
 
 
 def evaluate(questions: Sequence[Question], scoring: Scoring) -> list[Scores]:
-    """The mean of every metric, question by question; no rows give no scores.
+    """The scores, question by question; no rows give no scores."""
+    return [scoring.summed(v) if v else {} for v in sample_values(questions, scoring)]
+
+
+def sample_values(questions: Sequence[Question], scoring: Scoring) -> list[Tensors]:
+    """One value a sample and metric, question by question; no rows give no values.
 
     Neighbouring questions about the same tensors are answered together, in full batches that the
     workers share out, unless the model looks at its batch (statistics without running averages)
@@ -89,14 +98,14 @@ def evaluate(questions: Sequence[Question], scoring: Scoring) -> list[Scores]:
     for (g, _), values in zip(jobs, in_workers(answer, jobs), strict=True):
         for metric, value in values.items():
             found[g].setdefault(metric, []).append(value)
-    results: list[Scores] = [{}] * len(questions)
+    results: list[Tensors] = [{}] * len(questions)
     for group, parts in zip(groups, found, strict=True):
         values = {metric: torch.cat(part) for metric, part in parts.items()}
         start = 0
         for i in group:
             end = start + len(questions[i].rows)
             if end > start:
-                results[i] = {metric: float(v[start:end].mean()) for metric, v in values.items()}
+                results[i] = {metric: v[start:end] for metric, v in values.items()}
             start = end
     return results
 

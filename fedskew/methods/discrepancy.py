@@ -10,6 +10,17 @@ from fedskew.errors import ConfigError
 from fedskew.parts.discrepancy import AllZero, ByDiscrepancy, LabelDiscrepancy, Metric
 from fedskew.recipe import Card, Recipe, Reduction, find, method
 
+ALL_ZERO = "where nobody has weight: 'size', or 'best' for the best client alone"
+
+
+def based_on(base: str | Mapping[str, Any]) -> tuple[str, Recipe]:
+    """The name and the recipe of a method another is built on."""
+    knobs: dict[str, Any] = dict(base) if isinstance(base, Mapping) else {"name": base}
+    name = knobs.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"base must name a method, like 'fedprox', not {base!r}.")
+    return name, find(name).recipe(**knobs)
+
 
 @method(
     "feddisco",
@@ -23,7 +34,7 @@ from fedskew.recipe import Card, Recipe, Reduction, find, method
                "b": "added to every client's share",
                "metric": "'kl', 'l1', 'l2' or 'cosine'",
                "normalise": "divide discrepancies by their sum (none: for 'kl' only, as published)",
-               "all_zero": "where nobody has weight: 'size', or 'best' for the best client alone"},
+               "all_zero": ALL_ZERO},
         reduces=(Reduction({"alpha": 0.0, "b": 0.0}, "fedavg"),),
         sends="what the base sends, and one number: how lopsided the client's labels are",
         fails="it takes weight from clients with rare classes, too, if they have few classes",
@@ -37,11 +48,7 @@ def feddisco(
     normalise: bool | None = None,
     all_zero: AllZero = "size",
 ) -> Recipe:
-    knobs: dict[str, Any] = dict(base) if isinstance(base, Mapping) else {"name": base}
-    name = knobs.pop("name", None)
-    if not isinstance(name, str):
-        raise ConfigError(f"base must name a method, like 'fedprox', not {base!r}.")
-    recipe = find(name).recipe(**knobs)
+    name, recipe = based_on(base)
     inner: Any = recipe.aggregates
     if not hasattr(inner, "weighting"):
         raise ConfigError(f"base = {name!r} weighs no clients, so there is nothing to replace.")

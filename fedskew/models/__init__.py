@@ -1,23 +1,27 @@
-"""The models: every one a body that makes features and a head that makes logits.
+"""The models: classifiers (a body that makes features, a head that makes logits) and VAEs.
 
-All parameters are named ``body.*`` or ``head.*``. There are no buffers but BatchNorm's, no
-in-place operations and no branches on data, so that a model can be called with other parameters
-(``torch.func.functional_call``), over a stack of clients (``vmap``) and traced.
+All parameters of a classifier are named ``body.*`` or ``head.*``, of a VAE ``encoder.*`` or
+``decoder.*``. There are no buffers but BatchNorm's, no in-place operations and no branches on
+data, so that a model can be called with other parameters (``torch.func.functional_call``), over a
+stack of clients (``vmap``) and traced.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fedskew.models import cnn, linear, mlp, resnet  # noqa: F401  (they register their models)
+from fedskew.errors import ConfigError
+from fedskew.models import cnn, linear, mlp, resnet, vae  # noqa: F401  (they register)
 from fedskew.models.own import construct_own
 from fedskew.models.registry import MODELS, Classifier, Shape, construct
+from fedskew.models.vae import Vae
 
-__all__ = ["Classifier", "ModelCard", "build", "describe", "seeded"]
+__all__ = ["Classifier", "ModelCard", "Vae", "build", "describe", "redrawn", "seeded"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,22 @@ def seeded(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return build(name, sample_shape, classes, **knobs)
+
+
+def redrawn(module: nn.Module, seed: int) -> dict[str, Tensor]:
+    """The tensors of the same model, its layers initialised anew from a seed."""
+    copied = copy.deepcopy(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        for name, layer in copied.named_modules():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+            elif next(layer.parameters(recurse=False), None) is not None:
+                raise ConfigError(
+                    f"layer {name!r} ({type(layer).__name__}) has no reset_parameters, so clients "
+                    "cannot each draw an initial model: set shared_start = true."
+                )
+    return {name: t.detach() for name, t in copied.state_dict().items()}
 
 
 def describe() -> list[ModelCard]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from fedskew.errors import ConfigError, FedskewError
-from fedskew.models.registry import Shape
+from fedskew.models.registry import CLASSIFIER, Shape
 from fedskew.plugins import call_function
 
 
@@ -23,22 +23,28 @@ def construct_own(name: str, shape: Shape, classes: int, knobs: Mapping[str, obj
 
 
 def _checked(name: str, model: object) -> nn.Module:
-    """Hold a user's model to the same split as ours: every parameter is in the body or the head."""
+    """Hold a user's model to the same split as ours: every parameter is in one of two parts."""
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model {name!r} must return a torch.nn.Module, not {type(model).__name__}."
         )
     children = dict(model.named_children())
-    for part in ("body", "head"):
+    parts = ("encoder", "decoder") if "encoder" in children else CLASSIFIER
+    for part in parts:
         if part not in children:
             raise ConfigError(
-                f"model {name!r} must return a module with children 'body' and 'head', "
+                f"model {name!r} must return a module with children {parts[0]!r} and {parts[1]!r}, "
                 f"and {part!r} is missing."
             )
     for parameter, _ in model.named_parameters():
-        if parameter.split(".")[0] not in ("body", "head"):
+        if parameter.split(".")[0] not in parts:
             raise ConfigError(
-                f"model {name!r} has the parameter {parameter!r} outside 'body' and 'head': "
-                f"move it into one of them."
+                f"model {name!r} has the parameter {parameter!r} outside {parts[0]!r} and "
+                f"{parts[1]!r}: move it into one of them."
             )
+    if "encoder" in children and not isinstance(getattr(model, "latent", None), int):
+        raise ConfigError(
+            f"model {name!r} has an encoder, so it needs a whole number 'latent': how many means "
+            "the encoder gives, before as many log-variances."
+        )
     return model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -31,16 +32,22 @@ class Classifier(nn.Module):
         return logits
 
 
-Factory = Callable[..., Classifier]
+Factory = Callable[..., nn.Module]
+F = TypeVar("F", bound=Factory)
+CLASSIFIER = ("body", "head")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered model; ``min_side`` is None for models that flatten whatever they get."""
+    """One registered model; ``min_side`` is None for models that flatten whatever they get.
+
+    ``parts`` are its children, which between them hold every parameter.
+    """
 
     name: str
     factory: Factory
     min_side: int | None
+    parts: tuple[str, ...] = CLASSIFIER
 
     @property
     def knobs(self) -> dict[str, object]:
@@ -58,17 +65,19 @@ class Entry:
 MODELS: dict[str, Entry] = {}
 
 
-def register(name: str, min_side: int | None = None) -> Callable[[Factory], Factory]:
+def register(
+    name: str, min_side: int | None = None, parts: tuple[str, ...] = CLASSIFIER
+) -> Callable[[F], F]:
     """Enter a factory ``(sample_shape, classes, *, knob=default, ...)`` under a name."""
 
-    def enter(factory: Factory) -> Factory:
-        MODELS[name] = Entry(name, factory, min_side)
+    def enter(factory: F) -> F:
+        MODELS[name] = Entry(name, factory, min_side, parts)
         return factory
 
     return enter
 
 
-def construct(name: str, shape: Shape, classes: int, knobs: Mapping[str, object]) -> Classifier:
+def construct(name: str, shape: Shape, classes: int, knobs: Mapping[str, object]) -> nn.Module:
     """Build a registered model after checking everything the user could have got wrong."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
@@ -106,7 +115,9 @@ def _check_shape(entry: Entry, shape: Shape) -> None:
     """Refuse images too small for the model before torch fails inside a convolution."""
     if entry.takes(shape):
         return
-    fitting = ", ".join(sorted(name for name, other in MODELS.items() if other.takes(shape)))
+    fitting = ", ".join(
+        sorted(n for n, e in MODELS.items() if e.parts == entry.parts and e.takes(shape))
+    )
     if len(shape) != 3:
         raise ConfigError(
             f"model {entry.name!r} needs images of shape (channels, height, width), but the "

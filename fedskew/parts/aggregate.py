@@ -68,10 +68,14 @@ class Weighting:
         raise NotImplementedError
 
     def measured(
-        self, updates: Sequence[Update], weights: Sequence[float]
+        self, updates: Sequence[Update], weights: Sequence[float], state: ServerState
     ) -> dict[str, dict[str, float]]:
         """Numbers by client for the record, given the weights as they were used."""
         return {}
+
+    def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
+        """Who need not be asked to train is left out: their weight is known to be zero."""
+        return clients
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,14 @@ class BySize(Weighting):
 
     def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
         return torch.tensor([float(update.size) for update in updates], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class BySteps(Weighting):
+    """In proportion to the client's steps, which is its number of batches."""
+
+    def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
+        return torch.tensor([float(update.steps) for update in updates], dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,10 @@ class Aggregator:
     def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
         """The memory before the first round, from the shared parameters (without buffers)."""
         return {}
+
+    def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
+        """Those of the clients it makes sense to ask."""
+        return clients
 
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
         """The next state, from at least one update; ``clients`` counts all, also the absent."""
@@ -146,18 +162,41 @@ def step_towards(state: ServerState, target: Tensors, lr: float) -> Tensors:
 
 @dataclass(frozen=True)
 class Mean(Aggregator):
-    """The weighted mean of the clients' models, approached with a server learning rate."""
+    """The weighted mean of the clients' models, approached with a server learning rate.
+
+    With ``divergence`` it also records how far every client's weights are from that mean.
+    """
 
     weighting: Weighting = field(default_factory=BySize)
     server_lr: float = 1.0
+    divergence: bool = False
+
+    def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
+        return self.weighting.wanted(clients, state)
 
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
         weights, notes = normalised(self.weighting, updates, state)
         mean = weighted_mean(updates, weights)
-        return replace(
-            state, shared=step_towards(state, mean, self.server_lr), notes=notes,
-            measured=self.weighting.measured(updates, weights),
-        )  # fmt: skip
+        measured = self.weighting.measured(updates, weights, state)
+        if self.divergence:
+            for update in updates:
+                apart = {f"divergence {n}": d for n, d in distances(update.tensors, mean).items()}
+                measured[update.client] = {**measured.get(update.client, {}), **apart}
+        shared = step_towards(state, mean, self.server_lr)
+        return replace(state, shared=shared, notes=notes, measured=measured)
+
+
+def distances(tensors: Tensors, mean: Tensors) -> dict[str, float]:
+    """By entry of weights (biases left out): the distance from the mean, over the mean's length.
+
+    >>> distances({"w": torch.tensor([[3.0, 0.0]])}, {"w": torch.tensor([[2.0, 0.0]])})
+    {'w': 0.5}
+    """
+    return {
+        name: float((tensors[name] - t).norm() / t.norm().clamp(min=torch.finfo(t.dtype).tiny))
+        for name, t in mean.items()
+        if t.is_floating_point() and t.ndim > 1
+    }
 
 
 @dataclass(frozen=True)
@@ -202,7 +241,7 @@ class NormalisedMean(Aggregator):
                 target[name].add_(drift, alpha=weight * effective / length)
         return replace(
             state, shared=step_towards(state, target, self.server_lr), notes=notes,
-            measured=self.weighting.measured(updates, weights),
+            measured=self.weighting.measured(updates, weights, state),
         )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import BySize, ServerState, Update, Weighting
-from fedskew.parts.report import Finished, Report, Reported
+from fedskew.parts.report import Finished, Groups, Report, Reported
 
 Metric = Literal["kl", "l1", "l2", "cosine"]
 AllZero = Literal["size", "best"]
@@ -39,6 +40,7 @@ class LabelDiscrepancy(Report):
     """Sends one number: how far the client's labels are from being equally frequent."""
 
     metric: Metric = "kl"
+    group: str = DISCREPANCY
 
     def __post_init__(self) -> None:
         if self.metric not in ("kl", "l1", "l2", "cosine"):
@@ -48,15 +50,17 @@ class LabelDiscrepancy(Report):
         labels = finished.samples()[1]
         counts = torch.bincount(labels, minlength=finished.classes).to(torch.float64)
         value = torch.tensor(label_discrepancy(counts, self.metric), dtype=torch.float64)
-        return Reported(sends={DISCREPANCY: {"d": value}})
+        return Reported(sends={self.group: {"d": value}})
 
 
 @dataclass(frozen=True)
 class ByDiscrepancy(Weighting):
     """max(0, n_k - α·d_k + b), n_k the share of all samples; d is divided by its sum if asked.
 
-    Where every weight is zero the sizes take over, or, with ``all_zero="best"``, the client with
-    the largest n_k - α·d_k + b alone.
+    A client's d is what it reported now, or what the server remembers of it; whoever was never
+    heard of counts as the mean of those who were. Before anybody was, sizes decide. A negative d
+    could not be computed and counts as the largest. Where every weight is zero the sizes take
+    over, or, with ``all_zero="best"``, the client with the largest n_k - α·d_k + b alone.
     """
 
     alpha: float
@@ -70,21 +74,157 @@ class ByDiscrepancy(Weighting):
         if self.all_zero not in ("size", "best"):
             raise ConfigError(f"all_zero must be 'size' or 'best', not {self.all_zero!r}.")
 
-    def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
-        sizes = BySize().weights(updates, state)
-        found = torch.stack([u.reports[DISCREPANCY]["d"].to(sizes) for u in updates])
+    def raw(self, sizes: Tensor, found: Tensor) -> Tensor:
+        """n_k - α·d_k + b."""
+        found = torch.where(found < 0, found.max(), found)
         total = found.sum()
         if self.normalise and total > 0:
             found = found / total
-        raw = sizes / sizes.sum() - self.alpha * found + self.b
+        return sizes / sizes.sum() - self.alpha * found + self.b
+
+    def apply(self, sizes: Tensor, found: Tensor) -> Tensor:
+        """The weights, not yet summing to one."""
+        raw = self.raw(sizes, found)
         if self.all_zero == "best" and not (raw > 0).any():
-            return torch.nn.functional.one_hot(raw.argmax(), len(raw)).to(raw)
+            return one_hot(int(raw.argmax()), raw)
         return raw.clamp(min=0.0)
 
+    def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
+        sizes = BySize().weights(updates, state)
+        known = _known(updates, state)
+        if not known:
+            return sizes
+        usual = sum(known.values()) / len(known)
+        found = torch.tensor([known.get(u.client, usual) for u in updates], dtype=sizes.dtype)
+        return self.apply(sizes, found)
+
     def measured(
-        self, updates: Sequence[Update], weights: Sequence[float]
+        self, updates: Sequence[Update], weights: Sequence[float], state: ServerState
     ) -> dict[str, dict[str, float]]:
+        known = _known(updates, state)
         return {
-            u.client: {"weight": weight, "discrepancy": float(u.reports[DISCREPANCY]["d"])}
+            u.client: {
+                "weight": weight,
+                **({"discrepancy": known[u.client]} if u.client in known else {}),
+            }
             for u, weight in zip(updates, weights, strict=True)
         }
+
+
+def _known(updates: Sequence[Update], state: ServerState) -> dict[str, float]:
+    """The discrepancies of those who sent one, now or earlier."""
+    remembered = numbers(state.memory, DISCREPANCY, "d")
+    sent = [u for u in updates if DISCREPANCY in u.reports]
+    return {**remembered, **{u.client: float(u.reports[DISCREPANCY]["d"]) for u in sent}}
+
+
+def numbers(memory: Groups, group: str, name: str) -> dict[str, float]:
+    """What clients sent under a name, by client, as the server's memory holds it."""
+    ending = f"/{name}"
+    return {
+        key.removesuffix(ending): float(value)
+        for key, value in memory.get(group, {}).items()
+        if key.endswith(ending)
+    }
+
+
+def one_hot(place: int, like: Tensor) -> Tensor:
+    """All weight in one place."""
+    weights = torch.zeros_like(like)
+    weights[place] = 1.0
+    return weights
+
+
+Control = Literal["none", "best", "random", "labels"]
+LABELS = "label-discrepancy"
+
+
+@dataclass(frozen=True)
+class Settled(Weighting):
+    """Weights made once, from what an earlier stage handed over: ``rule`` on every client's d.
+
+    Who has none is not asked to train. ``control`` puts something in the weights' place that
+    lacks the method's idea: "best" gives everything to the client the rule likes most; "random"
+    keeps as many clients as the rule does, drawn by lot, by size; "labels" takes label
+    discrepancies, with the α that makes the weights as uneven as the rule's.
+    """
+
+    rule: ByDiscrepancy
+    control: Control = "none"
+
+    def __post_init__(self) -> None:
+        if self.control not in ("none", "best", "random", "labels"):
+            raise ConfigError(
+                f"control must be one of none, best, random, labels, not {self.control!r}."
+            )
+
+    def settled(self, memory: Groups) -> dict[str, float]:
+        """The weight of every client the memory knows."""
+        known = numbers(memory, DISCREPANCY, "d")
+        clients = sorted(known)
+        if not clients:
+            return {}
+
+        def column(group: str, name: str) -> Tensor:
+            values = numbers(memory, group, name)
+            return torch.tensor([values[client] for client in clients], dtype=torch.float64)
+
+        sizes, found = column(DISCREPANCY, "n"), column(DISCREPANCY, "d")
+        weights = self.rule.apply(sizes, found)
+        if self.control == "best":
+            weights = one_hot(int(self.rule.raw(sizes, found).argmax()), weights)
+        elif self.control == "random":
+            kept = int((weights > 0).sum()) or len(clients)
+            drawn = column(DISCREPANCY, "lot").argsort()[:kept]
+            weights = torch.zeros_like(sizes)
+            weights[drawn] = sizes[drawn]
+        elif self.control == "labels":
+            weights = as_uneven(weights, sizes, column(LABELS, "d"))
+        return dict(zip(clients, weights.tolist(), strict=True))
+
+    def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
+        settled = self.settled(state.memory)
+        return [c for c in clients if settled.get(c, 0.0) > 0] or clients
+
+    def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
+        settled = self.settled(state.memory)
+        if not settled:
+            return BySize().weights(updates, state)
+        return torch.tensor([settled.get(u.client, 0.0) for u in updates], dtype=torch.float64)
+
+    def measured(
+        self, updates: Sequence[Update], weights: Sequence[float], state: ServerState
+    ) -> dict[str, dict[str, float]]:
+        """Everybody's numbers, also of those who were not asked."""
+        used = {u.client: weight for u, weight in zip(updates, weights, strict=True)}
+        found = numbers(state.memory, DISCREPANCY, "d")
+        active = numbers(state.memory, DISCREPANCY, "active")
+        return {
+            client: {
+                "weight": used.get(client, 0.0),
+                "discrepancy": found[client],
+                **({"active_dimensions": active[client]} if client in active else {}),
+            }
+            for client in found
+        }
+
+
+def entropy(weights: Tensor) -> float:
+    """Of weights that need not sum to one; 0 if all of it, or nothing, is in one place.
+
+    >>> round(entropy(torch.tensor([1.0, 1.0, 0.0])), 4)
+    0.6931
+    """
+    share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+    return float(-torch.special.xlogy(share, share).sum())
+
+
+def as_uneven(weights: Tensor, sizes: Tensor, found: Tensor) -> Tensor:
+    """FedDisco's weights for other discrepancies, α chosen so that their entropy is the same.
+
+    The nearest of 4,000 values of α up to the one at which the last weight vanishes.
+    """
+    top = float(((sizes / sizes.sum()) / (found / found.sum())).max()) if found.sum() > 0 else 0.0
+    steps = torch.linspace(0.0, min(top, 1e3), 4001)[:-1].tolist()
+    tried = [ByDiscrepancy(alpha, 0.0, normalise=True).apply(sizes, found) for alpha in steps]
+    return min(tried, key=lambda w: abs(entropy(w) - entropy(weights)) if w.any() else math.inf)

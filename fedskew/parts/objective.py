@@ -65,8 +65,11 @@ class Objective:
     """Base of all objectives: override ``loss`` (and ``scores``), or ``gradient`` where a plain
     gradient of one loss is not what the client follows."""
 
+    needs: tuple[str, ...] = ("body", "head")
+    """The parts of a model this objective calls; a model without them is refused."""
+
     reads: tuple[str, ...] = ()
-    """Names of the client context this part needs (see ``fedskew.client.CONTEXT``)."""
+    """Names of the client context this part needs (see ``fedskew.site.context_of``)."""
 
     environments: int = 0
     """How many environments each step draws a batch from; 0 for one ordinary batch."""
@@ -74,7 +77,7 @@ class Objective:
     counts_steps: bool = False
     """Whether batches must say how many steps the client has made (annealed penalties)."""
 
-    def noise(self, samples: int) -> dict[str, tuple[int, ...]]:
+    def noise(self, module: nn.Module, samples: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the standard normal draws wanted for a batch of ``samples``."""
         return {}
 
@@ -95,8 +98,12 @@ class Objective:
         return gradients, loss, buffers
 
     def scores(self, model: Bound, batch: Batch) -> Tensors:
-        """One value a sample and metric; a client's score is their mean."""
+        """One value a sample and metric, from which ``summed`` makes a client's scores."""
         raise NotImplementedError
+
+    def summed(self, values: Tensors) -> dict[str, float]:
+        """The scores of all samples of a split, given one value a sample and metric."""
+        return {metric: float(found.mean()) for metric, found in values.items()}
 
     primary: str = "accuracy"
     """The metric that tables rank by."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fedskew.data.federation import Federation
 from fedskew.errors import RunError
 from fedskew.folder import RunFolder
+from fedskew.report.generative import pictures
 from fedskew.score import Row
 from fedskew.store import make_folder, read_json, write_atomically, write_csv
 
@@ -68,6 +69,10 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
     _save(folder, "clients", scores, lambda: plots.clients(scores, metric, selected, name))
     for what in sorted({what for what, _, _ in _matrix_files(Path(path))}):
         draw_matrices(Path(path), what, folder, what, name)
+    weights = weight_table(Path(path))
+    _save(folder, "weights", weights, lambda: plots.weights(weights, name))
+    for picture in pictures(Path(path), federation, weights):
+        _save(folder, *picture)
     counts = partition_table(federation)
     title = f"{federation.name}: training samples of each class at each client"
     _save(folder, LAST, counts, lambda: plots.partition(counts, title))
@@ -141,6 +146,26 @@ def client_table(run: Path, model: str, metric: str, round_number: int) -> Table
         if r.adapted == "none"
     ]
     return sorted(table, key=lambda line: float(line[metric]))
+
+
+def weight_table(run: Path) -> Table:
+    """What each client weighed in the aggregates of all stages, and its recorded discrepancy.
+
+    Nothing where no weights were recorded.
+    """
+    found: dict[tuple[str, int, str], dict[str, float]] = {}
+    for row in RunFolder(run).rows():
+        if row.split == "server" and row.metric in ("weight", "discrepancy"):
+            found.setdefault((row.stage, row.round, row.client), {})[row.metric] = row.value
+    if not any("weight" in numbers for numbers in found.values()):
+        return []
+    return [
+        {
+            "stage": stage, "round": number, "client": client,
+            "weight": numbers.get("weight"), "discrepancy": numbers.get("discrepancy"),
+        }
+        for (stage, number, client), numbers in found.items()
+    ]  # fmt: skip
 
 
 def partition_table(federation: Federation) -> Table:

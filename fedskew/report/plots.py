@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from fedskew.report.generative import Images
+
 Table = Sequence[dict[str, Any]]
 
 # Okabe and Ito's palette: told apart with any colour vision.
@@ -23,6 +25,8 @@ BLUE, ORANGE, GREY = PALETTE[0], PALETTE[1], "#666666"
 
 FEW_CLIENTS = 40
 """Up to so many clients, each gets a bar and a name of its own."""
+FEW_LINES = 20
+"""Up to so many clients, lines can be followed."""
 FEW_CLASSES = 30
 """Up to so many classes, bubbles are large enough to compare."""
 
@@ -140,6 +144,162 @@ def _bubbles(axes: Axes, counts: NDArray[np.float64]) -> None:
     )
 
 
+def weights(table: Table, method: str) -> Figure:
+    """Every client's weight in the aggregate, round by round, and its discrepancy beside it.
+
+    A few clients are lines; of many, a heat map shows the heaviest on top. One row a stage.
+    """
+    stages = list(dict.fromkeys(str(line["stage"]) for line in table))
+    shown = [m for m in ("weight", "discrepancy") if any(line[m] is not None for line in table)]
+    mean = {
+        name: np.nanmean(_column([line for line in table if line["client"] == name], shown[0]))
+        for name in dict.fromkeys(str(line["client"]) for line in table)
+    }
+    names = sorted(mean, key=lambda name: -mean[name])
+    few = len(names) <= FEW_LINES
+    height = 3.2 if few else 1.4 + 0.13 * min(len(names), 40)
+    figure = _figure(9, height * len(stages) + 0.4)
+    panels = figure.subplots(len(stages), len(shown), squeeze=False)
+    for i, stage in enumerate(stages):
+        for axes, metric in zip(panels[i], shown, strict=True):
+            own = [line for line in table if line["stage"] == stage]
+            rounds, values = _by_client(own, names, metric)
+            axes.set_title(f"{metric}, stage {stage}" if len(stages) > 1 else metric, fontsize=10)
+            if few:
+                labels = [f"{_short(name)}  {mean[name]:.3f}" for name in names]
+                _client_lines(axes, rounds, values, labels)
+            else:
+                _client_heat(figure, axes, rounds, values, names)
+    if few:
+        handles = panels[0, 0].get_legend_handles_labels()[0]
+        figure.legend(
+            handles, labels, fontsize=7, frameon=False, loc="outside right upper", handlelength=3,
+            title=f"mean {shown[0]}", title_fontsize=8,
+        )  # fmt: skip
+    figure.suptitle(f"{method}: aggregation weights")
+    return figure
+
+
+def _by_client(
+    table: Table, names: Sequence[str], metric: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The rounds, and a row of numbers a client: NaN where it took no part."""
+    rounds = sorted({int(line["round"]) for line in table})
+    column, row = ({key: i for i, key in enumerate(keys)} for keys in (rounds, names))
+    values = np.full((len(names), len(rounds)), np.nan)
+    for line in table:
+        if line[metric] is not None:
+            values[row[line["client"]], column[line["round"]]] = line[metric]
+    return np.array(rounds, float), values
+
+
+def _client_lines(
+    axes: Axes, rounds: NDArray[np.float64], values: NDArray[np.float64], labels: Sequence[str]
+) -> None:
+    for label, own, (colour, dashes) in zip(labels, values, styles(labels), strict=True):
+        _line(axes, rounds, own, colour, label, dashes)
+    _rounds_axis(axes)
+    # Clients without weight lie on zero, which must not be the picture's very edge.
+    axes.set_ylim(bottom=min(-0.03 * axes.get_ylim()[1], axes.get_ylim()[0]))
+
+
+def _client_heat(
+    figure: Figure,
+    axes: Axes,
+    rounds: NDArray[np.float64],
+    values: NDArray[np.float64],
+    names: Sequence[str],
+) -> None:
+    heat = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="cividis")
+    figure.colorbar(heat, ax=axes, fraction=0.05)
+    ticks = range(0, len(rounds), max(1, len(rounds) // 8))
+    axes.set_xticks(list(ticks), [f"{rounds[i]:.0f}" for i in ticks])
+    axes.set_xlabel("round (white: took no part)" if np.isnan(values).any() else "round")
+    if len(names) <= FEW_CLIENTS:
+        axes.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=6)
+    else:
+        axes.set_ylabel(f"{len(names)} clients, heaviest first")
+
+
+def encodings(table: Table, title: str) -> Figure:
+    """A row of histograms a client, one a latent dimension, and the density they should have."""
+    names = list(dict.fromkeys(str(line["client"]) for line in table))
+    dimensions = sorted({int(line["dimension"]) for line in table})
+    figure = _figure(1.2 + 2.6 * max(2, len(dimensions)), 1.0 + 1.15 * len(names))
+    panels = figure.subplots(len(names), len(dimensions), sharex=True, sharey=True, squeeze=False)
+    axis = np.linspace(table[0]["from"], -table[0]["from"], 201)
+    normal = np.exp(-0.5 * axis**2) / np.sqrt(2 * np.pi)
+    for i, name in enumerate(names):
+        for axes, dimension in zip(panels[i], dimensions, strict=True):
+            own = [r for r in table if r["client"] == name and r["dimension"] == dimension]
+            edges = [*_column(own, "from"), own[-1]["to"]]
+            axes.stairs(_column(own, "density"), edges, fill=True, color=BLUE, alpha=0.55)
+            axes.plot(axis, normal, color=ORANGE, lw=1.2)
+            axes.set_title(f"W1 = {own[0]['w1']:.3f}", fontsize=7, loc="right", pad=2)
+            axes.tick_params(labelsize=7)
+            _clean(axes)
+        told = "" if own[0]["recorded"] is None else f"\nrecorded {own[0]['recorded']:.3f}"
+        found = f"{_short(name)}\nd = {own[0]['discrepancy']:.3f}{told}"
+        panels[i, 0].set_ylabel(found, fontsize=7)
+    for axes, dimension in zip(panels[-1], dimensions, strict=True):
+        axes.set_xlabel(f"z{dimension}", fontsize=9)
+    # A client whose codes all sit in one place must not flatten the others.
+    panels[0, 0].set_ylim(0, min(1.5, max(0.45, 1.05 * float(_column(table, "density").max()))))
+    figure.suptitle(f"{title}:\ncodes of training samples, and N(0, 1) as a line", fontsize=10)
+    return figure
+
+
+def latent(table: Table, title: str) -> Figure:
+    """Test samples where their mean codes are, coloured by class."""
+    names = [name for name in table[0] if name.startswith("z")]
+    classes = [name for _, name in sorted({(line["label"], str(line["class"])) for line in table})]
+    figure = _figure(7, 5)
+    axes = figure.subplots()
+    looks = [(colour, marker) for marker in "o^sDvPX*" for colour in PALETTE]
+    for number, (each, (colour, marker)) in enumerate(zip(classes, cycle(looks), strict=False)):
+        own = [line for line in table if line["class"] == each]
+        x = _column(own, names[0])
+        # A code of one number leaves the other axis to the classes.
+        y = _column(own, names[1]) if len(names) > 1 else np.full(len(own), float(number))
+        axes.scatter(x, y, s=9, color=colour, marker=marker, alpha=0.6, lw=0, label=_short(each))
+    axes.set_xlabel(names[0])
+    axes.set_ylabel(names[1] if len(names) > 1 else "class")
+    columns = 1 + (len(classes) - 1) // 22
+    axes.legend(
+        fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), title="class",
+        ncols=columns, markerscale=1.6,
+    )  # fmt: skip
+    _clean(axes)
+    axes.grid(color="#e5e5e5", lw=0.6)
+    axes.set_title(f"{title}:\nmean codes of {len(table)} test samples", fontsize=10)
+    return figure
+
+
+def images(panels: Sequence[Images], title: str, stacked: bool) -> Figure:
+    """Grids of images, below or beside each other."""
+    highs, wides = zip(*(panel.grid.shape[:2] for panel in panels), strict=True)
+    wide, high = (max(wides), sum(highs)) if stacked else (sum(wides), max(highs))
+    width = 7.0 if 1 < len(panels) <= 3 else 5.5
+    margin = 0.3 + 0.07 * min(30, max(len(row) for panel in panels for row in panel.rows))
+    figure = _figure(width + margin, width * high / wide + 0.5 + 0.25 * len(panels) * stacked)
+    figure.set_layout_engine("compressed")
+    shape = (len(panels), 1) if stacked else (1, len(panels))
+    for axes, panel in zip(figure.subplots(*shape, squeeze=False).flat, panels, strict=True):
+        axes.imshow(panel.grid, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        if not stacked:
+            # Beside each other, images have one size: the shorter grid leaves its room empty.
+            axes.set_ylim(max(highs) - 0.5, -0.5)
+        axes.set_title(panel.title, fontsize=9)
+        places = [(np.arange(len(labels)) + 0.5) * (size - 1) / max(1, len(labels))
+                  for labels, size in zip(panel[2:], panel.grid.shape, strict=False)]  # fmt: skip
+        axes.set_yticks(places[0], [_short(row, 30) for row in panel.rows], fontsize=7)
+        axes.set_xticks(places[1], [_short(name, 10) for name in panel.columns], fontsize=6)
+        axes.tick_params(length=0, labeltop=True, labelbottom=False)
+        axes.spines[:].set_visible(False)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
 def compared_learning(table: Table, metric: str) -> Figure:
     """One curve a method, with the deviation over seeds around it."""
     figure = _figure(9, 4.6)
@@ -233,5 +393,5 @@ def _bound(axes: Axes, metric: str) -> None:
         axes.set_ylim(0, 1.02)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 16 else f"{name[:15]}…"
+def _short(name: str, most: int = 16) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"

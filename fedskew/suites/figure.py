@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 
 from fedskew.report.figures import draw_matrices
 from fedskew.store import make_folder, write_atomically, write_csv
-from fedskew.suites.format import ScoreName, Series, Suite
+from fedskew.suites.entries import Headline, ScoreName, Series
+from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell
-from fedskew.suites.measure import Interval, interval
+from fedskew.suites.measure import Interval, Measured, interval
 from fedskew.suites.verdict import Results
 
 Line = str | tuple[int, tuple[int, ...]]
@@ -30,6 +31,11 @@ CURVES = (
 )  # fmt: skip
 GREYS = ("0.0", "0.35", "0.6")
 FIELDS = ("arm", "role", "seeds", "mean", "low", "high")
+TOO_TALL = 20
+"""A curve that climbs so many times the others' range would flatten them: it is cut off."""
+AXES: dict[Headline, str] = {
+    "clients": "mean over clients", "central": "global model, central test set",
+}  # fmt: skip
 
 
 def draw(
@@ -40,12 +46,13 @@ def draw(
     pictures: dict[str, list[Path]] = {}
     for setting in dict.fromkeys(cell.setting for cell in plan):
         arms = dict.fromkeys(cell.arm for cell in plan if cell.setting == setting)
-        spans = {arm: over_seeds(results, setting, arm) for arm in arms}
+        spans = {arm: over_seeds(results, setting, arm, suite.headline) for arm in arms}
         write_csv(folder / f"{setting}.csv", _table(suite, spans))
         curves = {arm: mean_curve(results, setting, arm) for arm in arms}
         write_csv(folder / f"{setting}-curves.csv", _curve_table(curves))
         pictures[setting] = [folder / f"{setting}.png"]
-        write_atomically(pictures[setting][0], _picture(suite, setting, spans, curves))
+        known = next((m for (s, _, _), m in results.items() if s == setting), None)
+        write_atomically(pictures[setting][0], _picture(suite, setting, spans, curves, known))
         shown = results.get((setting, suite.shows, 0)) if suite.shows else None
         if shown:
             title = f"{suite.setting(setting).label}, seed 0, {suite.arm(suite.shows).label}"
@@ -60,7 +67,7 @@ def draw_series(suite: Suite, results: Results, folder: Path) -> dict[str, Path]
     """A PNG and a CSV for every series of settings of which at least two were run."""
     pictures = {}
     for series in suite.series:
-        points = series_points(series, results)
+        points = series_points(series, results, suite.headline)
         if len({at for _, _, at, _ in points}) < 2:
             continue
         rows = [(arm, score, at, s.n, s.mean, s.low, s.high) for arm, score, at, s in points]
@@ -73,13 +80,16 @@ def draw_series(suite: Suite, results: Results, folder: Path) -> dict[str, Path]
 
 Point = tuple[str, ScoreName, float, Interval]
 """An arm, a score of it, where on the axis, and the score over seeds."""
-SERIES_SCORES: dict[ScoreName, str] = {"clients": "as trained", "fine-tuned": "after fine-tuning"}
+SERIES_SCORES: dict[Headline, dict[ScoreName, str]] = {
+    "clients": {"clients": "as trained", "fine-tuned": "after fine-tuning"},
+    "central": {"central": "after the last round", "first": "after the first scored round"},
+}
 
 
-def series_points(series: Series, results: Results) -> list[Point]:
+def series_points(series: Series, results: Results, headline: Headline = "clients") -> list[Point]:
     found = []
     for arm in series.arms:
-        for score in SERIES_SCORES:
+        for score in SERIES_SCORES[headline]:
             for setting, at in zip(series.settings, series.at, strict=True):
                 span = over_seeds(results, setting, arm, score)
                 if not math.isnan(span.mean):
@@ -90,16 +100,17 @@ def series_points(series: Series, results: Results) -> list[Point]:
 def _series_picture(suite: Suite, series: Series, points: Sequence[Point]) -> bytes:
     """The arms' means only: a dozen intervals over each other hide them; the tables have those."""
     figure = Figure(figsize=(12, 4.2), layout="constrained")
-    panels = figure.subplots(1, len(SERIES_SCORES), sharey=True)
+    scores = SERIES_SCORES[suite.headline]
+    panels = figure.subplots(1, len(scores), sharey=True)
     styles = line_styles([suite.arm(arm).role for arm in series.arms])
     ticks = sorted({at for _, _, at, _ in points})
-    for axes, (wanted, title) in zip(panels, SERIES_SCORES.items(), strict=True):
+    for axes, (wanted, title) in zip(panels, scores.items(), strict=True):
         for arm, (colour, line) in zip(series.arms, styles, strict=True):
             mine = [(at, s) for a, score, at, s in points if (a, score) == (arm, wanted)]
             axes.plot(
                 [at for at, _ in mine], [s.mean for _, s in mine],
                 ls=line, color=colour, marker="o", ms=3, lw=1.5,
-                label=suite.arm(arm).label if wanted == "clients" else None,
+                label=suite.arm(arm).label if wanted == suite.headline else None,
             )  # fmt: skip
         axes.set_title(title, fontsize=10)
         axes.set_xscale("log")
@@ -107,20 +118,23 @@ def _series_picture(suite: Suite, series: Series, points: Sequence[Point]) -> by
         axes.minorticks_off()
         axes.set_xlabel(series.axis)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("mean over clients and seeds, last round")
+    panels[0].set_ylabel(
+        "mean over clients and seeds, last round" if suite.headline == "clients"
+        else f"{AXES[suite.headline]}, mean over seeds"
+    )  # fmt: skip
     figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
     figure.suptitle(series.label)
-    return _png(figure)
+    return png(figure)
 
 
 def over_seeds(results: Results, setting: str, arm: str, score: ScoreName = "clients") -> Interval:
-    """The clients' mean score after the last round."""
+    """A score after the last round."""
     found = [m.score(score) for (s, a, _), m in results.items() if (s, a) == (setting, arm)]
     return interval(found)
 
 
 def mean_curve(results: Results, setting: str, arm: str) -> dict[int, float]:
-    """The clients' mean score round by round, over the seeds."""
+    """The headline score round by round, mean over the seeds."""
     curves = [m.curve for (s, a, _), m in results.items() if (s, a) == (setting, arm)]
     shared = set.intersection(*(set(curve) for curve in curves)) if curves else set()
     return {n: sum(curve[n] for curve in curves) / len(curves) for n in sorted(shared)}
@@ -150,9 +164,36 @@ def line_styles(roles: Sequence[str]) -> list[tuple[str, Line]]:
     return styles
 
 
+def too_tall(curves: dict[str, dict[int, float]]) -> tuple[list[str], float, float]:
+    """Arms whose curves leave the range of the others far behind, and that range.
+
+    At most half of the arms: what most do is what there is to see.
+
+    >>> too_tall({"a": {1: 5.0, 2: 3.0}, "b": {1: 4.0, 2: 2.0}, "c": {1: 90.0, 2: 3.0}})
+    (['c'], 2.0, 5.0)
+    """
+    values = {arm: [v for v in c.values() if not math.isnan(v)] for arm, c in curves.items()}
+    order = sorted((arm for arm in values if values[arm]), key=lambda arm: max(values[arm]))
+    for count in range(len(order) // 2, 0, -1):
+        tall = order[-count:]
+        others = [value for arm in order[:-count] for value in values[arm]]
+        low, high = min(others), max(others)
+        if low < high and max(values[tall[0]]) - low > TOO_TALL * (high - low):
+            return tall, low, high
+    return [], math.nan, math.nan
+
+
 def _picture(
-    suite: Suite, setting: str, spans: dict[str, Interval], curves: dict[str, dict[int, float]]
+    suite: Suite,
+    setting: str,
+    spans: dict[str, Interval],
+    curves: dict[str, dict[int, float]],
+    known: Measured | None,
 ) -> bytes:
+    axis = AXES[suite.headline]
+    if known and suite.headline == "central":
+        axis = f"{known.result['primary_metric']}, {axis}"
+    spans = {arm: span for arm, span in spans.items() if math.isfinite(span.mean)}
     figure = Figure(figsize=(13, 1.4 + 0.32 * max(len(spans), 6)), layout="constrained")
     left, right = figure.subplots(1, 2)
     for place, (arm, span) in enumerate(spans.items()):
@@ -162,23 +203,31 @@ def _picture(
     left.set_yticks(range(len(spans)), [suite.arm(arm).label for arm in spans])
     left.invert_yaxis()
     left.grid(axis="x", alpha=0.3)
-    left.set_xlabel("mean over clients, last round, 95 % interval over seeds")
+    left.set_xlabel(f"{axis}, last round, 95 % interval over seeds")
     styles = line_styles([suite.arm(arm).role for arm in curves])
     for (arm, curve), (colour, line) in zip(curves.items(), styles, strict=True):
+        if not curve:
+            continue
         right.plot(
             list(curve), list(curve.values()), ls=line, color=colour, lw=1.5, marker="o", ms=3,
             label=suite.arm(arm).label,
         )  # fmt: skip
     right.set_xlabel("round")
-    right.set_ylabel("mean over clients")
+    right.set_ylabel(axis)
+    falls = known is not None and not known.higher_is_better(suite.headline)
+    tall, low, high = too_tall(curves) if falls else ([], 0.0, 0.0)
+    if tall:
+        right.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+        names = ", ".join(suite.arm(arm).label for arm in tall)
+        right.set_ylabel(f"{axis}\n(cut off: {names})")
     right.grid(alpha=0.3)
     # Beside the lines, which it would hide, and down the side as long as the arms need.
     figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
     figure.suptitle(suite.setting(setting).label)
-    return _png(figure)
+    return png(figure)
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()

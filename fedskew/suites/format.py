@@ -7,115 +7,23 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import Field, ValidationError, model_validator
 
-from fedskew.config import Choice, Named, read_toml
+from fedskew.config import Named, read_toml
 from fedskew.errors import ConfigError, unknown
-
-Fragment = dict[str, Any]
-"""Part of a config, as nested tables."""
-
-ScoreName = Literal[
-    "clients", "worst", "fine-tuned", "validation", "central", "rounds", "swing", "self-weight",
-    "entropy",
-]  # fmt: skip
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Names = Annotated[list[str], BeforeValidator(_listed)]
-
-
-class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, values: Any, info: ValidationInfo) -> Any:
-        for key in values if isinstance(values, dict) else ():
-            if key not in cls.model_fields:
-                raise ValueError(str(unknown("key", key, cls.model_fields)).removesuffix("."))
-        return values
-
-
-class Setting(Part):
-    """One way the data are divided; ``arms`` limits which arms run on it."""
-
-    name: str
-    label: str
-    config: Fragment = {}
-    arms: list[str] | None = None
-
-
-class Arm(Part):
-    """One contender: a method with its knobs, and whatever else differs for it."""
-
-    name: str
-    label: str
-    method: Choice
-    role: Literal["method", "control", "reference"] = "method"
-    config: Fragment = {}
-
-
-class Fallback(Part):
-    """What a scale runs where the datasets are not there; the page says that it did."""
-
-    config: Fragment
-    arms: list[str] | None = None
-
-
-class Scale(Part):
-    """How large the suite is run; ``by_setting`` and ``by_arm`` have the last word."""
-
-    seeds: Annotated[int, Field(ge=1)]
-    seeds_on: dict[str, Annotated[int, Field(ge=1)]] = Field(
-        {}, description="other numbers, by setting"
-    )
-    note: str = ""
-    reading: list[str] = Field([], description="what its results say, written after they were seen")
-    config: Fragment = {}
-    settings: list[str] | None = None
-    arms: list[str] | None = None
-    by_setting: dict[str, Fragment] = {}
-    by_arm: dict[str, Fragment] = {}
-    fallback: Fallback | None = None
-
-
-class Number(Part):
-    """A number the source printed, and where."""
-
-    setting: str
-    arm: str
-    value: float
-    spread: float | None = None
-    where: str
-
-
-class Series(Part):
-    """Settings that differ in one number, ``at``: arms are drawn against it."""
-
-    name: str
-    label: str
-    axis: str
-    settings: Annotated[list[str], Field(min_length=2)]
-    at: list[float]
-    arms: Annotated[list[str], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _check(self) -> Series:
-        if len(self.at) != len(self.settings):
-            raise ValueError(f"{len(self.settings)} settings and {len(self.at)} numbers in at")
-        return self
+from fedskew.suites.entries import (
+    Arm,
+    ClientNumbers,
+    Fragment,
+    Headline,
+    Names,
+    Number,
+    Part,
+    Scale,
+    ScoreName,
+    Series,
+    Setting,
+)
 
 
 class Side(Part):
@@ -128,7 +36,8 @@ class Side(Part):
 class Claim(Part):
     """A sentence of a source, and the comparison it means.
 
-    ``kind`` "better" asks for a difference above ``margin``; "no-worse" for one above -margin.
+    ``kind`` "better" asks for a difference above ``margin``; "no-worse" for one above -margin;
+    "above" compares nobody: the score of ``better`` itself has to lie above ``margin``.
     ``control`` names arms that lack the method's idea: what they gain too, it does not explain.
     ``beyond`` names a setting: then it is the difference less the one there that is asked for.
     """
@@ -137,14 +46,14 @@ class Claim(Part):
     says: str
     source: str
     better: str
-    than: Names
+    than: Names = Field([], description="arms it is compared with; none for 'above'")
     on: list[str]
     beyond: str | None = None
-    control: Names = []
+    control: Names = Field([], description="arms without the method's idea")
     why: str = Field("", description="what the control would show")
     score: ScoreName = "clients"
     at: Literal["last", "selected"] = "last"
-    kind: Literal["better", "no-worse"] = "better"
+    kind: Literal["better", "no-worse", "above"] = "better"
     margin: Annotated[float, Field(ge=0)] = 0.0
     target: float | None = Field(None, description="what score 'rounds' has to reach")
 
@@ -152,6 +61,10 @@ class Claim(Part):
     def _check(self) -> Claim:
         if (self.score == "rounds") != (self.target is not None):
             raise ValueError("score 'rounds' and a target go together")
+        if self.kind == "above" and (self.than or self.control or self.beyond):
+            raise ValueError("kind 'above' is about one arm: leave out than, control and beyond")
+        if self.kind != "above" and not self.than:
+            raise ValueError(f"kind {self.kind!r} compares arms: name the others in than")
         if self.beyond in self.on:
             raise ValueError(f"beyond {self.beyond!r} stands in on too: take it out of one of them")
         for reference in (self.better, *self.than, *self.control):
@@ -173,15 +86,20 @@ class Suite(Part):
     title: str
     source: str
     question: str
-    notes: list[str] = []
+    notes: list[str] = Field([], description="paragraphs under the question")
+    headline: Headline = Field("clients", description="the score of tables, curves and figures")
     shows: str = Field("", description="an arm whose similarity matrices the page shows")
-    defaults: Fragment = {}
+    clients_of: list[str] = Field([], description="arms whose clients are scored one by one")
+    pictures: list[str] = Field([], description="arms whose samples from the prior are shown")
+    follows: str = Field("", description="an arm whose divergence is shown beside its loss")
+    defaults: Fragment = Field({}, description="under the config of every run")
     scales: dict[Literal["smoke", "desk", "paper"], Scale]
     settings: Annotated[list[Setting], Field(min_length=1)]
     arms: Annotated[list[Arm], Field(min_length=1)]
-    series: list[Series] = []
-    numbers: list[Number] = []
-    claims: list[Claim] = []
+    series: list[Series] = Field([], description="settings along an axis")
+    numbers: list[Number] = Field([], description="what the source printed")
+    client_numbers: list[ClientNumbers] = Field([], description="of single clients")
+    claims: list[Claim] = Field([], description="what is judged")
 
     @model_validator(mode="after")
     def _check_names(self) -> Suite:
@@ -200,6 +118,9 @@ class Suite(Part):
     def _references(self) -> Iterable[tuple[str, str, Iterable[str]]]:
         """Every place that names a setting or an arm: where, which kind, the names."""
         yield "shows", "arm", [self.shows] if self.shows else []
+        yield "clients_of", "arm", self.clients_of
+        yield "pictures", "arm", self.pictures
+        yield "follows", "arm", [self.follows] if self.follows else []
         for setting in self.settings:
             yield f"setting {setting.name!r}", "arm", setting.arms or ()
         for name, scale in self.scales.items():
@@ -214,6 +135,9 @@ class Suite(Part):
         for number in self.numbers:
             yield "numbers", "setting", [number.setting]
             yield "numbers", "arm", [number.arm]
+        for numbers in self.client_numbers:
+            yield "client_numbers", "setting", [numbers.setting]
+            yield "client_numbers", "arm", [numbers.arm]
         for claim in self.claims:
             where = f"claim {claim.name!r}"
             sides = [claim.better, *claim.than, *claim.control]

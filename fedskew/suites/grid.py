@@ -12,7 +12,8 @@ from fedskew.data.datasets import REGISTRY
 from fedskew.data.locate import Missing, locate
 from fedskew.errors import ConfigError
 from fedskew.experiment import resolve
-from fedskew.suites.format import Arm, Fallback, Scale, Setting, Suite, merged, method_table
+from fedskew.suites.entries import Arm, Fallback, Scale, Setting
+from fedskew.suites.format import Suite, merged, method_table
 
 
 @dataclass(frozen=True)

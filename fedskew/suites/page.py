@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from fedskew.suites.format import Fallback, Number, ScoreName, Suite
+from fedskew.suites.clients import Data, client_table
+from fedskew.suites.entries import Fallback
+from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell, cells, flat
 from fedskew.suites.machine import Provenance
-from fedskew.suites.measure import WEIGHTS, Interval, Measured, interval
+from fedskew.suites.markdown import table
+from fedskew.suites.tables import about_columns, results_table
 from fedskew.suites.verdict import Results, Verdict, compared, indistinct
 
-COLUMNS: tuple[tuple[str, ScoreName, str], ...] = (
-    ("last round", "clients", "last"),
-    ("selected round", "clients", "selected"),
-    ("worst client", "worst", "last"),
-    ("fine-tuned", "fine-tuned", "last"),
-    ("central test", "central", "last"),
-)
-WEIGHT_COLUMNS: tuple[tuple[str, ScoreName, str], ...] = (
-    ("self-weight", "self-weight", "last"),
-    ("row entropy", "entropy", "last"),
-)
-"""Only where an arm has them: most servers give everybody the same model."""
-
-ABOUT_WEIGHTS = (
-    "“Self-weight” is the weight a client has in its own model, “row entropy” how evenly the "
-    "weights of all who make it up are spread: 1 if they are equal, 0 if one has everything. Both "
-    "are means over clients after the last round."
-)
+__all__ = ["Reproduction", "page", "table"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +34,7 @@ class Reproduction:
     series: Mapping[str, str]
     provenance: Provenance
     wall_seconds: float
+    data: Mapping[str, Data] = field(default_factory=dict)
 
 
 def page(facts: Reproduction) -> str:
@@ -95,6 +81,8 @@ def _verdicts(facts: Reproduction) -> list[str]:
         "and the order of batches anew. A claim whose control does as well within the interval "
         "is put down to the control."
     )
+    if any(verdict.claim.kind == "above" for verdict in facts.verdicts):
+        how += " A claim about one number rests on that number's own interval over the seeds."
     parts = ["## Verdicts", table(("claim", "it says", "verdict"), rows), how]
     return parts + [_one_verdict(facts.suite, verdict) for verdict in facts.verdicts]
 
@@ -110,11 +98,12 @@ def _one_verdict(suite: Suite, verdict: Verdict) -> str:
         f"“{claim.says}” ({claim.source})",
         f"Compared: {compared(suite, claim)}",
     ]
+    alone = claim.kind == "above"
     # The outcome is the setting's, from all its rows: said once, beside the first.
     rows = [
         (
             suite.setting(finding.setting).label,
-            f"`{comparison.other}`",
+            *([] if alone else [f"`{comparison.other}`"]),
             comparison.text,
             "" if n else finding.text,
         )
@@ -124,7 +113,9 @@ def _one_verdict(suite: Suite, verdict: Verdict) -> str:
     ]
     if rows:
         less = "" if claim.beyond is None else f" less that on `{claim.beyond}`"
-        heads = ("setting", f"`{claim.better}` against", f"difference{less}", "outcome")
+        heads = ["setting", f"`{claim.better}` against", f"difference{less}", "outcome"]
+        if alone:
+            heads = ["setting", f"score of `{claim.side(claim.better).arm}`", "outcome"]
         lines.append(table(heads, rows))
     left_out = [f.setting for f in verdict.findings if f.outcome == "not run"]
     if left_out:
@@ -134,73 +125,24 @@ def _one_verdict(suite: Suite, verdict: Verdict) -> str:
 
 
 def _tables(facts: Reproduction) -> list[str]:
-    lines = (
-        "Mean over clients on each client's own test data, unless the column says otherwise; "
-        "± is half the 95 % t-interval over seeds. “Selected round” is the round with the best "
-        "validation score. “Sent” counts both directions over all rounds and clients; what a "
-        "reference sends is not comparable (`central` moves the raw data, which is not counted)."
-    )
-    weighed = any(_weight_columns(facts, cell.setting) for cell in facts.plan)
-    parts = ["## Results", lines, *([ABOUT_WEIGHTS] if weighed else ())]
-    for series in facts.suite.series:
+    suite, results = facts.suite, facts.results
+    settings = list(dict.fromkeys(cell.setting for cell in facts.plan))
+    parts = ["## Results", *about_columns(suite, settings, results)]
+    for series in suite.series:
         if series.name in facts.series:
             parts += [f"### {series.label}", f"![{series.label}]({facts.series[series.name]})"]
-    for setting in dict.fromkeys(cell.setting for cell in facts.plan):
-        parts += [f"### {facts.suite.setting(setting).label}", _results(facts, setting)]
+    for setting in settings:
+        arms = list(dict.fromkeys(cell.arm for cell in facts.plan if cell.setting == setting))
+        label = suite.setting(setting).label
+        parts += [f"### {label}", results_table(suite, setting, arms, results)]
         parts += [
-            f"The same to the last digit, whatever the seed: {', '.join(arms)}."
-            for arms in indistinct(facts.results, setting)
+            f"The same to the last digit, whatever the seed: {', '.join(same)}."
+            for same in indistinct(results, setting, suite.headline)
         ]
-        label = facts.suite.setting(setting).label
+        if setting in facts.data:
+            parts += client_table(suite, setting, arms, results, facts.data[setting])
         parts += [f"![{label}]({picture})" for picture in facts.figures.get(setting, ())]
     return parts
-
-
-def _results(facts: Reproduction, setting: str) -> str:
-    suite = facts.suite
-    weights = _weight_columns(facts, setting)
-    heads = ["arm", "role", *(head for head, _, _ in (*COLUMNS, *weights)), "sent (MB)"]
-    heads += ["the source's number"] if suite.numbers else []
-    rows = []
-    for arm in dict.fromkeys(cell.arm for cell in facts.plan if cell.setting == setting):
-        runs = [m for (s, a, _), m in facts.results.items() if (s, a) == (setting, arm)]
-        row = [suite.arm(arm).label, suite.arm(arm).role]
-        row += [_score(runs, score, at) for _, score, at in COLUMNS]
-        row += [_score(runs, score, at) for _, score, at in weights]
-        row.append(f"{interval([m.megabytes for m in runs]).mean:.1f}")
-        if suite.numbers:
-            printed = [_printed(n) for n in suite.numbers if (n.setting, n.arm) == (setting, arm)]
-            row.append("; ".join(printed) or "–")
-        rows.append(row)
-    return table(heads, rows)
-
-
-def _weight_columns(facts: Reproduction, setting: str) -> list[tuple[str, ScoreName, str]]:
-    runs = [m for (where, _, _), m in facts.results.items() if where == setting]
-    return [
-        column
-        for column in WEIGHT_COLUMNS
-        if not all(math.isnan(measured.score(*column[1:])) for measured in runs)
-    ]
-
-
-def _printed(number: Number) -> str:
-    spread = "" if number.spread is None else f" ± {number.spread:g}"
-    return f"{number.value:g}{spread} ({number.where})"
-
-
-def _score(runs: Sequence[Measured], score: ScoreName, at: str) -> str:
-    found = interval([measured.score(score, at) for measured in runs])
-    if math.isnan(found.mean):
-        return "–"
-    if score in WEIGHTS:
-        return _plus_minus(found, 1.0, 2)
-    return _plus_minus(found, 100.0, 2) if runs[0].is_share else _plus_minus(found, 1.0, 4)
-
-
-def _plus_minus(found: Interval, factor: float, digits: int) -> str:
-    text = f"{factor * found.mean:.{digits}f}"
-    return text if found.n < 2 else f"{text} ± {factor * found.half:.{digits}f}"
 
 
 def _set_up(facts: Reproduction) -> list[str]:
@@ -288,18 +230,3 @@ def _made_with(facts: Reproduction) -> list[str]:
 
 def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; bars inside cells are escaped.
-
-    >>> print(table(("a", "b"), [("1", "x|y")]))
-    | a | b |
-    |---|---|
-    | 1 | x\\|y |
-    """
-    lines = [list(heads), ["---"] * len(heads), *([*row] for row in rows)]
-    texts = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
-    marked = ["| " + " | ".join(line) + " |" for line in texts]
-    marked[1] = "|" + "---|" * len(heads)
-    return "\n".join(marked)

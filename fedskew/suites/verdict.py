@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fedskew.suites.entries import ScoreName
 from fedskew.suites.format import Claim, Suite
-from fedskew.suites.measure import MEANINGS, WEIGHTS, Interval, Measured, interval
+from fedskew.suites.measure import Interval, Measured, interval
+from fedskew.suites.numbers import span
+from fedskew.suites.scores import CURVES, MEANINGS, WHOLE_RUN
 
 Results = Mapping[tuple[str, str, int], Measured]
 """Finished runs by setting, arm and seed."""
@@ -20,23 +23,18 @@ Outcome = Literal["reproduced", "not reproduced", "undecided", "the control expl
 class Comparison:
     """``better`` minus ``other`` on the same seeds; positive speaks for ``better``.
 
-    Where the claim looks beyond a setting, the same difference there is taken off.
+    Where the claim looks beyond a setting, the same difference there is taken off. Without an
+    ``other`` it is the score of ``better`` itself, as it is.
     """
 
     other: str
     difference: Interval
-    is_share: bool
-    digits: int = 2
+    score: ScoreName
+    main_is_share: bool
 
     @property
     def text(self) -> str:
-        """The difference and its interval; shares as points of a hundred."""
-        scale, unit = (100.0, " points") if self.is_share else (1.0, "")
-        found = self.difference
-        mean, low, high = (
-            f"{scale * value:+.{self.digits}f}" for value in (found.mean, found.low, found.high)
-        )
-        return (f"{mean} [{low}, {high}]" if found.n > 1 else mean) + unit
+        return span(self.difference, self.score, self.main_is_share, signed=bool(self.other))
 
 
 @dataclass(frozen=True)
@@ -66,16 +64,18 @@ class Verdict:
 
 def compared(suite: Suite, claim: Claim) -> str:
     """What a claim compares, in words."""
-    score = MEANINGS[claim.score].format(target=claim.target)
-    when = "" if claim.score in ("rounds", "swing") else f", {claim.at} round"
+    score = claim.side(claim.better).score if claim.kind == "above" else claim.score
+    meaning = MEANINGS[score].format(target=claim.target, curve=CURVES[suite.headline])
+    when = "" if score in WHOLE_RUN else f", {claim.at} round"
     less = (
         "" if claim.beyond is None
         else f"; the difference here minus that on {suite.setting(claim.beyond).label}"
     )  # fmt: skip
-    wants = "more than" if claim.kind == "better" else "no worse, by at most"
-    bar = "" if claim.kind == "better" and not claim.margin else f"; {wants} {claim.margin:g}"
+    wants = {"better": "more than", "no-worse": "no worse, by at most", "above": "itself above"}
+    asked = f"; {wants[claim.kind]} {claim.margin:g}"
+    bar = "" if claim.kind == "better" and not claim.margin else asked
     control = f" Control: {', '.join(f'`{c}`' for c in claim.control)}." if claim.control else ""
-    return f"{score}{when}{less}{bar}.{control} {claim.why}".rstrip()
+    return f"{meaning}{when}{less}{bar}.{control} {claim.why}".rstrip()
 
 
 def judge(claim: Claim, results: Results) -> Verdict:
@@ -84,7 +84,10 @@ def judge(claim: Claim, results: Results) -> Verdict:
 
 
 def _finding(claim: Claim, setting: str, results: Results) -> Finding:
-    against = [compare_arms(claim, setting, other, results) for other in claim.than]
+    if claim.kind == "above":
+        against = [alone(claim, setting, results)]
+    else:
+        against = [compare_arms(claim, setting, other, results) for other in claim.than]
     controls = [compare_arms(claim, setting, other, results) for other in claim.control]
     outcome, reason = decide(
         [c.difference for c in against],
@@ -100,15 +103,28 @@ def compare_arms(claim: Claim, setting: str, other: str, results: Results) -> Co
     if claim.beyond is not None:
         there = _differences(claim, claim.beyond, other, results)
         differences = {seed: d - there[seed] for seed, d in differences.items() if seed in there}
+    return _compared(claim, setting, other, list(differences.values()), results)
+
+
+def alone(claim: Claim, setting: str, results: Results) -> Comparison:
+    """The score of one arm over the seeds, for a claim that compares nobody."""
     mine = claim.side(claim.better)
-    share = mine.score not in ("rounds", *WEIGHTS) and all(
-        measured.is_share
-        for (where, arm, _), measured in results.items()
-        if (where, arm) == (setting, mine.arm)
-    )
-    # A hundred clients share one: two digits would not tell their weights apart.
-    digits = 4 if mine.score in WEIGHTS else 2
-    return Comparison(other, interval(list(differences.values())), share, digits)
+    values = [
+        m.score(mine.score, claim.at, claim.target) for m in _runs(setting, mine.arm, results)
+    ]
+    return _compared(claim, setting, "", values, results)
+
+
+def _compared(
+    claim: Claim, setting: str, other: str, values: Sequence[float], results: Results
+) -> Comparison:
+    mine = claim.side(claim.better)
+    share = all(measured.is_share for measured in _runs(setting, mine.arm, results))
+    return Comparison(other, interval(values), mine.score, share)
+
+
+def _runs(setting: str, arm: str, results: Results) -> list[Measured]:
+    return [measured for (s, a, _), measured in results.items() if (s, a) == (setting, arm)]
 
 
 def _differences(claim: Claim, setting: str, other: str, results: Results) -> dict[int, float]:
@@ -169,13 +185,13 @@ def overall(findings: Sequence[Finding]) -> str:
     return "; ".join(parts)
 
 
-def indistinct(results: Results, setting: str) -> list[list[str]]:
+def indistinct(results: Results, setting: str, score: ScoreName = "clients") -> list[list[str]]:
     """Groups of arms with equal scores on every seed: one method by two names, or a fault."""
     scores: dict[str, list[tuple[int, float]]] = {}
     for (where, arm, seed), measured in results.items():
-        if where == setting:
-            scores.setdefault(arm, []).append((seed, measured.score("clients")))
+        if where == setting and not math.isnan(found := measured.score(score)):
+            scores.setdefault(arm, []).append((seed, found))
     groups: dict[tuple[tuple[int, float], ...], list[str]] = {}
-    for arm, found in scores.items():
-        groups.setdefault(tuple(sorted(found)), []).append(arm)
+    for arm, values in scores.items():
+        groups.setdefault(tuple(sorted(values)), []).append(arm)
     return [arms for arms in groups.values() if len(arms) > 1]

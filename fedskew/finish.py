@@ -1,0 +1,170 @@
+"""The end of a run: last looks at its models, saving them, and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.backends.local import LocalBackend
+from fedskew.config import Config
+from fedskew.engine.streams import stream
+from fedskew.folder import RunFolder
+from fedskew.parts.generative import from_prior
+from fedskew.parts.objective import Bound, Tensors
+from fedskew.score import CENTRAL, Row, by_group, summarise
+from fedskew.scoring import on_central_test
+from fedskew.server import (
+    Progress,
+    Rounds,
+    has_global_model,
+    has_personal_models,
+    primary_model,
+    score,
+)
+from fedskew.site import Site
+from fedskew.store import save_tensors
+
+
+def finish(
+    config: Config, site: Site, backend: LocalBackend, rounds: Rounds, folder: RunFolder
+) -> None:
+    """Score what is scored once, save all models, sum up; from the last and the selected round."""
+    more: list[Row] = []
+    notes: list[str] = []
+    stored = {"last": folder.last(site.stage), "selected": folder.selected(site.stage)}
+    last, selected = (progress.round for progress, _ in stored.values())
+    for which, (progress, private) in stored.items():
+        backend.restore(private)
+        if which == "last" or selected != last:
+            if rounds.adapt is not None:
+                rows, failed = score(site, backend, progress.state, progress.round, rounds.adapt)
+                more += rows
+                notes += failed
+            if "decoder" in site.recipe.objective.needs and len(site.federation.central_test):
+                more += generative_rows(site, backend, progress, config.evaluate.generated)
+        save_models(site, backend, progress, folder.path / "models" / which)
+    result = summary(config, site, folder, more, last, selected)
+    folder.finish(more, {**result, "notes": notes})
+
+
+def generative_rows(
+    site: Site, backend: LocalBackend, progress: Progress, generated: int
+) -> list[Row]:
+    """What is asked of a generative model once: its samples, and the clients' models together.
+
+    The clients' own models are scored on the central test set, one by one and as an ensemble:
+    every sample by the model that explains it best.
+    """
+    state, objective = progress.state, site.recipe.objective
+    rows: list[Row] = []
+
+    def note(model: str, client: str, found: Mapping[str, float]) -> None:
+        for metric, value in found.items():
+            rows.append(
+                Row(
+                    stage=site.stage, round=progress.round, model=model, on="central",
+                    client=client, adapted="none", split="test", metric=metric, value=value,
+                    n=len(site.federation.central_test),
+                )
+            )  # fmt: skip
+
+    if has_global_model(site) and generated:
+        sources = {"": {**site.initial, **state.shared}}
+        note("global", CENTRAL, _judged(site, sources, generated))
+    if has_personal_models(site):
+        own = {
+            client.name: backend.personal_model(client.name, state.sent_to(client.name))
+            for client in site.federation.clients
+        }
+        values = on_central_test(site, own)
+        for client, found in values.items():
+            note("personal", client, objective.summed(found))
+        each = torch.stack([found[objective.primary] for found in values.values()])
+        best = {f"ensemble_{objective.primary}": float(each.min(dim=0).values.mean())}
+        if generated:
+            best |= _judged(site, own, generated)
+        note("personal", CENTRAL, best)
+    return rows
+
+
+def _judged(site: Site, models: Mapping[str, Tensors], count: int) -> dict[str, float]:
+    """Samples of some models, as many of each as its client holds of all data, judged."""
+    from fedskew.quality import judged
+
+    return judged(_drawn(site, models, count), site.federation, site.seed)
+
+
+def _drawn(site: Site, models: Mapping[str, Tensors], count: int) -> Tensor:
+    rng = stream(site.seed, site.stage, "generated")
+    sizes = np.array([len(site.clients[n].train) if n else 1 for n in models], dtype=np.float64)
+    shares = rng.multinomial(count, sizes / sizes.sum())
+    module = site.evaluation.here()
+    return torch.cat(
+        [
+            from_prior(Bound(module, tensors), int(share), rng)
+            for tensors, share in zip(models.values(), shares, strict=True)
+            if share
+        ]
+    )
+
+
+def save_models(site: Site, backend: LocalBackend, progress: Progress, folder: Path) -> None:
+    (folder / "personal").mkdir(parents=True, exist_ok=True)
+    state = progress.state
+    if has_global_model(site):
+        save_tensors(folder / "global.safetensors", {**site.initial, **state.shared})
+    if has_personal_models(site):
+        for client in site.federation.clients:
+            path = folder / "personal" / f"{client.name}.safetensors"
+            save_tensors(path, backend.personal_model(client.name, state.sent_to(client.name)))
+
+
+def summary(
+    config: Config,
+    site: Site,
+    folder: RunFolder,
+    more: Sequence[Row],
+    last: int,
+    selected: int,
+) -> dict[str, Any]:
+    """The run in one dictionary: what tables and reports are made of."""
+    rows = [row for row in (*folder.rows(), *more) if row.stage == site.stage]
+    records = folder.records()
+    higher = site.recipe.objective.higher_is_better
+    scores = [
+        {
+            "at": at, "round": number, "model": model, "on": on, "adapted": how, "split": split,
+            "metric": metric,
+            **asdict(summarise([r.value for r in group], higher or metric.endswith("accuracy"))),
+        }
+        for at, number in (("last", last), ("selected", selected))
+        for (model, on, how, split, metric), group in by_group(
+            row for row in rows if row.round == number
+        ).items()
+    ]  # fmt: skip
+    return {
+        "method": config.method.name,
+        "seed": config.seed,
+        "primary_model": primary_model(site),
+        "primary_metric": site.recipe.objective.primary,
+        "higher_is_better": higher,
+        "rounds": last,
+        "selected_round": selected,
+        "scores": scores,
+        "bytes": {
+            "up": sum(record.bytes_up for record in records),
+            "down": sum(record.bytes_down for record in records),
+        },
+        "failures": sum(len(record.failures) for record in records),
+        "seconds": folder.seconds(),
+        "plan": site.plan.as_dict(),
+        "model": {"name": config.model.name, "knobs": config.model.knobs},
+        "sample_shape": list(site.federation.sample_shape),
+        "classes": site.federation.classes,
+    }
