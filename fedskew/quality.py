@@ -28,7 +28,7 @@ from fedskew.recipe import Recipe
 from fedskew.site import Settings, Site
 
 HIDDEN, BATCH = (128, 64), 64
-EPOCHS, STEPS = 2, 1000
+EPOCHS, STEPS = 2, 800
 """A classifier sees its samples at least so often, and takes at least so many steps."""
 NEIGHBOURS, MOST = 3, 1000
 """Of manifolds: the neighbour a sample's ball reaches to, and how many samples make one."""
@@ -62,7 +62,7 @@ _last: dict[tuple[Any, ...], Judge] = {}
 
 def judge_for(federation: Federation, seed: int) -> Judge:
     """The classifier trained on the pooled training samples of all clients but the unseen."""
-    # The module of whole runs calls this one.
+    # Here and not above: that module imports this one.
     from fedskew.experiment import fingerprint
 
     rows, tested_on = federation.pooled().train, federation.central_test

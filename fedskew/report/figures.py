@@ -149,22 +149,18 @@ def client_table(run: Path, model: str, metric: str, round_number: int) -> Table
 
 
 def weight_table(run: Path) -> Table:
-    """What each client weighed in the aggregates of all stages, and its recorded discrepancy.
-
-    Nothing where no weights were recorded.
-    """
+    """What each client weighed in the aggregates of all stages, and its recorded discrepancy."""
     found: dict[tuple[str, int, str], dict[str, float]] = {}
     for row in RunFolder(run).rows():
         if row.split == "server" and row.metric in ("weight", "discrepancy"):
             found.setdefault((row.stage, row.round, row.client), {})[row.metric] = row.value
-    if not any("weight" in numbers for numbers in found.values()):
-        return []
     return [
         {
             "stage": stage, "round": number, "client": client,
-            "weight": numbers.get("weight"), "discrepancy": numbers.get("discrepancy"),
+            "weight": numbers["weight"], "discrepancy": numbers.get("discrepancy"),
         }
         for (stage, number, client), numbers in found.items()
+        if "weight" in numbers
     ]  # fmt: skip
 
 

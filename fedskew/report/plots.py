@@ -150,9 +150,10 @@ def weights(table: Table, method: str) -> Figure:
     A few clients are lines; of many, a heat map shows the heaviest on top. One row a stage.
     """
     stages = list(dict.fromkeys(str(line["stage"]) for line in table))
-    shown = [m for m in ("weight", "discrepancy") if any(line[m] is not None for line in table)]
+    told = any(line["discrepancy"] is not None for line in table)
+    shown = ["weight", "discrepancy"] if told else ["weight"]
     mean = {
-        name: np.nanmean(_column([line for line in table if line["client"] == name], shown[0]))
+        name: _column([line for line in table if line["client"] == name], "weight").mean()
         for name in dict.fromkeys(str(line["client"]) for line in table)
     }
     names = sorted(mean, key=lambda name: -mean[name])
@@ -174,7 +175,7 @@ def weights(table: Table, method: str) -> Figure:
         handles = panels[0, 0].get_legend_handles_labels()[0]
         figure.legend(
             handles, labels, fontsize=7, frameon=False, loc="outside right upper", handlelength=3,
-            title=f"mean {shown[0]}", title_fontsize=8,
+            title="mean weight", title_fontsize=8,
         )  # fmt: skip
     figure.suptitle(f"{method}: aggregation weights")
     return figure

@@ -135,8 +135,8 @@ def test_weights_of_one_change_nothing_beside_clients_that_have_none() -> None:
 class Jittered(Erm):
     """Cross-entropy on inputs with half a standard normal added, so that noise matters."""
 
-    def noise(self, samples: int) -> dict[str, tuple[int, ...]]:
-        return {"jitter": (samples, 6)}
+    def noise(self, module: nn.Module, samples: int) -> dict[str, tuple[int, ...]]:
+        return {"jitter": (samples, module.get_parameter("body.0.weight").shape[1])}
 
     def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
         noisy = batch.x + 0.5 * batch.noise["jitter"]

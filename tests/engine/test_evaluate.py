@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import Tensors, copied, toy_federation, toy_model
+from helpers import Tensors, copied, toy_federation, toy_model, toy_vae
 from torch import Tensor, nn
 
 from fedskew.data.federation import Indices
@@ -18,9 +20,12 @@ from fedskew.engine.evaluate import (
     Scores,
     Scoring,
     evaluate,
+    sample_values,
     trains_batch_statistics,
     uses_batch_statistics,
 )
+from fedskew.engine.streams import stream
+from fedskew.parts.generative import VaeLoss
 from fedskew.parts.objective import Batch, Bound, Erm
 
 FEDERATION = toy_federation()
@@ -40,7 +45,9 @@ def scoring(
     noise: Callable[[int], dict[str, tuple[int, ...]]] = no_noise,
     batch_size: int = 256,
 ) -> Scoring:
-    return Scoring(EvaluationModules(module), how, noise, FEDERATION.x, FEDERATION.y, batch_size)
+    return Scoring(
+        EvaluationModules(module), how, Erm().summed, noise, FEDERATION.x, FEDERATION.y, batch_size
+    )
 
 
 def plain(module: nn.Module, tensors: Tensors, rows: Indices) -> Scores:
@@ -127,3 +134,72 @@ def test_a_sampled_score_depends_on_its_key_and_on_nothing_around_it() -> None:
     assert together[0]["draw"] != together[0]["second"]
     again = evaluate(questions[::-1], scoring(module, noisy, two_draws))[::-1]
     assert again == together
+
+
+@pytest.mark.parametrize("batch_size", [5, 256])
+def test_every_sample_has_its_own_value_in_the_order_of_the_rows(batch_size: int) -> None:
+    module = toy_model()
+    shared = copied(module.state_dict())
+    nothing = np.empty(0, dtype=np.int64)
+    rows = [FEDERATION.clients[3].train[::-1].copy(), nothing, FEDERATION.clients[1].test]
+    found = sample_values(
+        [Question(shared, r, ()) for r in rows], scoring(module, batch_size=batch_size)
+    )
+    assert found[1] == {}
+    for here, values in ((rows[0], found[0]), (rows[2], found[2])):
+        with torch.no_grad():
+            logits, y = module(FEDERATION.x[here]), FEDERATION.y[here]
+        each = nn.functional.cross_entropy(logits, y, reduction="none")
+        torch.testing.assert_close(values["loss"], each.double(), rtol=1e-5, atol=1e-6)
+        assert values["accuracy"].tolist() == (logits.argmax(dim=1) == y).double().tolist()
+
+
+def test_what_the_values_of_a_question_come_to_is_up_to_the_objective() -> None:
+    """Asked once a question, with all values of its samples, however they were batched."""
+    module = toy_model()
+    shared = copied(module.state_dict())
+    asked: list[int] = []
+
+    def worst(values: Tensors) -> Scores:
+        asked.append(len(values["loss"]))
+        return {"worst": float(values["loss"].max())}
+
+    questions = [Question(shared, c.train, ()) for c in FEDERATION.clients]
+    questions.append(Question(shared, np.empty(0, dtype=np.int64), ()))
+    answers = evaluate(questions, replace(scoring(module, batch_size=5), summed=worst))
+    values = sample_values(questions, scoring(module))
+    assert answers[:-1] == [
+        {"worst": pytest.approx(max(found["loss"].tolist()), abs=1e-6)} for found in values[:-1]
+    ]
+    assert answers[-1] == {}
+    assert asked == [len(c.train) for c in FEDERATION.clients]
+
+
+def vae_score(module: nn.Module, tensors: Tensors, batch: dict[str, Any]) -> Tensors:
+    return VaeLoss(eval_beta=3.0).scores(Bound(module, tensors), Batch(**batch))
+
+
+@pytest.mark.parametrize("batch_size", [7, 256])
+def test_a_vae_is_scored_with_codes_from_the_stream_of_the_question(batch_size: int) -> None:
+    module = toy_vae()
+    objective, rows = VaeLoss(eval_beta=3.0), FEDERATION.clients[3].train
+    (answer,) = evaluate(
+        [Question(copied(module.state_dict()), rows, ("seed", "c3"))],
+        replace(
+            scoring(module, vae_score, partial(objective.noise, module), batch_size),
+            summed=objective.summed,
+        ),
+    )
+    draws = stream(0, "score", "codes", "seed", "c3").standard_normal((41, 2), dtype=np.float32)
+    x = FEDERATION.x[rows]
+    with torch.no_grad():
+        mean, log_variance = module.encoder(x).chunk(2, dim=1)
+        error = module.decoder(mean + (log_variance / 2).exp() * torch.from_numpy(draws)) - x
+    divergence = (mean**2 + log_variance.exp() - log_variance - 1) / 2
+    expected = {
+        "reconstruction": float(error.square().sum()) / 41,
+        "kl": float(divergence.sum()) / 41,
+    }
+    expected["loss"] = expected["reconstruction"] + 3 * expected["kl"]
+    expected["legacy"] = expected["loss"] / 41
+    assert answer == pytest.approx(expected, rel=1e-5)

@@ -16,10 +16,10 @@ from helpers import (
     every_method,
     make_site,
     method_site,
+    model_for,
     run,
     scores_of,
     standard_run,
-    toy_model,
 )
 
 from fedskew.backends import Backend
@@ -106,7 +106,8 @@ def test_a_killed_run_resumes_to_the_bits_of_an_uninterrupted_one(
     assert [record.round for record in journal.records] == [1, 2]
 
     # A new process compiles its steps anew.
-    site = make_site(find(name).recipe(), module=toy_model(kind))
+    recipe = find(name).recipe()
+    site = make_site(recipe, module=model_for(recipe, kind))
     resumed = Run(site, OpenBackend(site, tmp_path), journal.reopened())
     resumed.backend.restore(journal.kept)
     resumed.progress = federate(site, resumed.backend, Rounds(3), resumed.journal)

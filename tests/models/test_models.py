@@ -1,4 +1,4 @@
-"""Sizes against the papers' own counts, the body/head split, and what bad settings are told."""
+"""Sizes against the papers' own counts, the split into parts, and what bad settings are told."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedskew.errors import ConfigError
-from fedskew.models import Classifier, build, describe, seeded
-from fedskew.models.registry import MODELS
+from fedskew.models import Classifier, Vae, build, describe, redrawn, seeded
+from fedskew.models.registry import CLASSIFIER, MODELS
 
 GREY = (1, 28, 28)
 COLOUR = (3, 32, 32)
 
-SMALL: dict[str, dict[str, Any]] = {"resnet18": {"width": 4}, "femnist-cnn": {"k": 4}}
+SMALL: dict[str, dict[str, Any]] = {
+    "resnet18": {"width": 4},
+    "femnist-cnn": {"k": 4},
+    "beta-vae": {"hidden": [8, 7]},
+    "conv-vae": {"latent": 3},
+}
+CLASSIFIERS = sorted(name for name, entry in MODELS.items() if entry.parts == CLASSIFIER)
+VAES = sorted(name for name, entry in MODELS.items() if entry.parts == ("encoder", "decoder"))
 RUNNING_STATISTICS = {"cnn-bn", "resnet18"}
 STACKABLE = [
     (name, knobs)
@@ -63,6 +70,10 @@ def size(model: nn.Module) -> int:
             28 * 64 + 577 * 128 + 2 * 1_153 * 128 + 2 * (64 + 3 * 128) + 129 * 10,
         ),
         ("resnet18", COLOUR, 10, {}, 11_173_962),
+        ("beta-vae", GREY, 10, {}, 1_068_820),
+        ("beta-vae", (6,), 3, {"latent": 3, "hidden": [5]}, 7 * 5 + 6 * 6 + 4 * 5 + 6 * 6),
+        ("conv-vae", COLOUR, 10, {}, 227_423),
+        ("conv-vae", COLOUR, 10, {"latent": 10}, 227_423 - 118 * (2 * 577 + 576)),
     ],
 )
 def test_sizes_are_those_of_the_papers(
@@ -71,7 +82,7 @@ def test_sizes_are_those_of_the_papers(
     assert size(build(name, shape, classes, **knobs)) == expected
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("shape", [GREY, COLOUR, (1, 16, 20)])
 def test_logits_are_the_head_of_the_body(name: str, shape: tuple[int, ...]) -> None:
     model = build(name, shape, 7, **SMALL.get(name, {})).eval()
@@ -84,11 +95,19 @@ def test_logits_are_the_head_of_the_body(name: str, shape: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_every_parameter_is_in_the_body_or_in_a_linear_head(name: str) -> None:
+def test_every_parameter_is_in_one_of_the_parts_the_model_is_registered_with(name: str) -> None:
     model = build(name, GREY, 10)
-    names = {parameter for parameter, _ in model.named_parameters()}
+    parts = [child for child, _ in model.named_children()]
 
-    assert [child for child, _ in model.named_children()] == ["body", "head"]
+    assert parts == list(MODELS[name].parts)
+    assert {parameter.split(".")[0] for parameter, _ in model.named_parameters()} <= set(parts)
+    assert name in CLASSIFIERS + VAES
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_all_a_classifier_holds_outside_its_body_is_one_linear_layer(name: str) -> None:
+    names = {parameter for parameter, _ in build(name, GREY, 10).named_parameters()}
+
     assert {n for n in names if not n.startswith("body.")} == {"head.weight", "head.bias"}
     assert any(n.startswith("body.") for n in names) == (name != "logistic")
 
@@ -100,6 +119,36 @@ def test_nothing_works_in_place_and_only_batchnorm_has_buffers(name: str) -> Non
     assert not any(getattr(module, "inplace", False) for module in modules)
     with_buffers = {type(m) for m in modules if list(m.buffers(recurse=False))}
     assert with_buffers == ({nn.BatchNorm2d} if name in RUNNING_STATISTICS else set())
+
+
+@pytest.mark.parametrize("name", VAES)
+def test_a_vae_gives_means_and_log_variances_and_decodes_the_means(name: str) -> None:
+    model = build(name, COLOUR, 10, latent=5)
+    x = torch.randn(3, *COLOUR)
+
+    assert isinstance(model, Vae)
+    assert model.latent == 5
+    codes = model.encoder(x)
+    assert codes.shape == (3, 10)
+    assert all(bool(parameter.any()) for parameter in model.decoder.parameters())
+    torch.testing.assert_close(model(x), model.decoder(codes[:, :5]))
+    low, high = (0.0, 1.0) if name == "beta-vae" else (-1.0, 1.0)
+    far = model.decoder(1e4 * torch.randn(50, 5)).detach()
+    assert (float(far.min()), float(far.max())) == pytest.approx((low, high), abs=1e-3)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", VAES)
+def test_a_vae_draws_in_the_shape_it_was_shown(name: str, channels: int) -> None:
+    """Strides leave over a row or a column or neither, at each layer: 25 sides, mixed."""
+    for side in range(12, 37):
+        shape = (channels, side, 48 - side)
+        model = build(name, shape, 10, **SMALL[name])
+        assert model(torch.randn(2, *shape)).shape == (2, *shape)
+
+
+def test_a_fully_connected_vae_takes_samples_that_are_no_images() -> None:
+    assert build("beta-vae", (6,), 3)(torch.randn(4, 6)).shape == (4, 6)
 
 
 def published_cnn(x: Tensor, w: list[Tensor]) -> Tensor:
@@ -152,6 +201,39 @@ def test_networks_compute_what_the_papers_wrote_with_relu_before_pooling(
     )
 
 
+def published_beta_vae(x: Tensor, w: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The second half of the last layer are log standard deviations."""
+    x = F.relu(F.linear(x.flatten(1), w[0], w[1]))
+    codes = F.linear(F.relu(F.linear(x, w[2], w[3])), w[4], w[5])
+    x = F.relu(F.linear(F.relu(F.linear(codes[:, :2], w[6], w[7])), w[8], w[9]))
+    drawn = F.linear(x, w[10], w[11]).sigmoid().reshape(-1, *GREY)
+    return codes[:, :2], codes[:, 2:].exp().square(), drawn
+
+
+def published_conv_vae(x: Tensor, w: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The second half of the last layer are log variances; of 28 rows 13 and 5 are left."""
+    x = F.relu(F.conv2d(F.relu(F.conv2d(x, w[0], w[1], stride=2)), w[2], w[3], stride=2))
+    codes = F.linear(x.flatten(1), w[4], w[5])
+    x = F.linear(codes[:, :128], w[6], w[7]).reshape(-1, 16, 5, 5)
+    x = F.relu(F.conv_transpose2d(x, w[8], w[9], stride=2))
+    drawn = F.conv_transpose2d(x, w[10], w[11], stride=2).tanh()
+    return codes[:, :128], codes[:, 128:].exp(), drawn
+
+
+@pytest.mark.parametrize(
+    ("name", "published"), [("beta-vae", published_beta_vae), ("conv-vae", published_conv_vae)]
+)
+def test_vaes_compute_what_the_papers_wrote(
+    name: str, published: Callable[[Tensor, list[Tensor]], tuple[Tensor, ...]]
+) -> None:
+    model = seeded(name, GREY, 10, seed=2)
+    x = torch.randn(5, *GREY, generator=torch.Generator().manual_seed(3))
+    mean, log_variance = model.get_submodule("encoder")(x).chunk(2, dim=1)
+
+    ours = (mean, log_variance.exp(), model(x))
+    torch.testing.assert_close(ours, published(x, list(model.parameters())), rtol=1e-4, atol=1e-5)
+
+
 def test_fedbabus_batchnorm_predicts_with_the_statistics_of_the_test_batch() -> None:
     model = seeded("cnn-babu", GREY, 10, seed=0).eval()
     x = torch.randn(6, *GREY)
@@ -159,34 +241,49 @@ def test_fedbabus_batchnorm_predicts_with_the_statistics_of_the_test_batch() -> 
     assert not torch.allclose(model(x)[:3], model(x[:3]), atol=1e-3)
 
 
+class Loss(nn.Module):
+    """A model with a loss that reaches all its parameters, those of log-variances too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        if not isinstance(self.model, Vae):
+            return F.cross_entropy(self.model(x), y)
+        mean, log_variance = self.model.encoder(x).chunk(2, dim=1)
+        drawn = self.model.decoder(mean + 0.3 * (0.5 * log_variance).exp())
+        return F.mse_loss(drawn, x) + F.softplus(log_variance).mean()
+
+
 def stacked(
     name: str, knobs: dict[str, Any]
-) -> tuple[Callable[..., dict[str, Tensor]], list[nn.Module], tuple[Any, Tensor, Tensor]]:
-    """The gradient of one client, three clients' models, and their stacked parameters and data."""
-    models = [seeded(name, GREY, 10, seed=client, **knobs) for client in range(3)]
+) -> tuple[Callable[..., dict[str, Tensor]], list[Loss], tuple[Any, Tensor, Tensor]]:
+    """The gradient of one client, three clients' losses, and their stacked parameters and data."""
+    losses = [Loss(seeded(name, GREY, 10, seed=client, **knobs)) for client in range(3)]
 
     def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(models[0], parameters, (x,)), y)
+        found: Tensor = functional_call(losses[0], parameters, (x, y))
+        return found
 
-    named = [dict(model.named_parameters()) for model in models]
+    named = [dict(loss.named_parameters()) for loss in losses]
     parameters = {key: torch.stack([n[key].detach() for n in named]) for key in named[0]}
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(3, 4, *GREY, generator=generator)
     y = torch.randint(0, 10, (3, 4), generator=generator)
-    return grad(loss), models, (parameters, x, y)
+    return grad(loss), losses, (parameters, x, y)
 
 
 @pytest.mark.parametrize(("name", "knobs"), STACKABLE)
 def test_gradients_of_a_stack_of_clients_are_those_of_each_client(
     name: str, knobs: dict[str, Any]
 ) -> None:
-    gradient, models, (parameters, x, y) = stacked(name, knobs)
+    gradient, losses, (parameters, x, y) = stacked(name, knobs)
     together = vmap(gradient)(parameters, x, y)
 
-    for client, model in enumerate(models):
-        loss = F.cross_entropy(model(x[client]), y[client])
-        alone = torch.autograd.grad(loss, list(model.parameters()))
-        for (key, _), expected in zip(model.named_parameters(), alone, strict=True):
+    for client, loss in enumerate(losses):
+        alone = torch.autograd.grad(loss(x[client], y[client]), list(loss.parameters()))
+        for (key, _), expected in zip(loss.named_parameters(), alone, strict=True):
             torch.testing.assert_close(
                 together[key][client], expected, rtol=1e-3, atol=1e-5, msg=key
             )
@@ -223,6 +320,40 @@ def test_seeded_is_build_after_seeding_and_leaves_the_global_generator_alone() -
     torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
 
 
+def test_a_model_drawn_again_is_another_draw_of_the_same_layers() -> None:
+    model = seeded("beta-vae", GREY, 10, seed=3, hidden=[8])
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    generator = torch.get_rng_state()
+    again = redrawn(model, seed=4)
+
+    assert torch.equal(torch.get_rng_state(), generator)
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    other = seeded("beta-vae", GREY, 10, seed=4, hidden=[8]).state_dict()
+    torch.testing.assert_close(again, dict(other), rtol=0, atol=0)
+    assert not any(torch.equal(again[name], before[name]) for name in before)
+
+
+def test_a_model_drawn_again_forgets_its_running_statistics() -> None:
+    model = seeded("cnn-bn", GREY, 10, seed=3)
+    model(torch.randn(4, *GREY))
+    again = redrawn(model, seed=3)
+
+    assert int(model.state_dict()["body.3.num_batches_tracked"]) == 1
+    assert int(again["body.3.num_batches_tracked"]) == 0
+    assert not again["body.3.running_mean"].any()
+
+
+def test_a_layer_that_cannot_be_drawn_again_is_named_with_a_way_out() -> None:
+    attention = nn.MultiheadAttention(4, 1)
+
+    with pytest.raises(ConfigError) as raised:
+        redrawn(Classifier(nn.Sequential(attention), nn.Linear(4, 2)), seed=0)
+    assert str(raised.value) == (
+        "layer 'body.0' (MultiheadAttention) has no reset_parameters, so clients cannot each draw "
+        "an initial model: set shared_start = true."
+    )
+
+
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize("name", [n for n, entry in MODELS.items() if entry.min_side is not None])
 def test_the_stated_smallest_image_is_exact(name: str) -> None:
@@ -230,7 +361,8 @@ def test_the_stated_smallest_image_is_exact(name: str) -> None:
     assert side is not None
     model = build(name, (1, side, side), 10, **SMALL.get(name, {})).eval()
 
-    assert model(torch.randn(2, 1, side, side)).shape == (2, 10)
+    given = (1, side, side) if name in VAES else (10,)
+    assert model(torch.randn(2, 1, side, side)).shape == (2, *given)
     with pytest.raises(ConfigError, match=f"at least {side}x{side} pixels"):
         build(name, (1, side, side - 1), 10)
     if side > 1:
@@ -245,6 +377,16 @@ def test_images_too_small_for_a_network_are_told_which_models_take_them() -> Non
     assert str(raised.value) == (
         "model 'cnn' needs images of at least 16x16 pixels, but these are 8x8: "
         "choose from cnn-groupnorm, har-mlp, logistic, mlp, resnet18."
+    )
+
+
+def test_images_too_small_for_a_vae_are_told_which_vaes_take_them() -> None:
+    with pytest.raises(ConfigError) as raised:
+        build("conv-vae", (1, 30, 11), 10)
+
+    assert str(raised.value) == (
+        "model 'conv-vae' needs images of at least 12x12 pixels, but these are 30x11: "
+        "choose from beta-vae."
     )
 
 
@@ -264,6 +406,8 @@ def test_features_are_refused_by_networks_for_images() -> None:
         ("mlp", {"hidden": 200}, "'hidden' must be a list of positive whole numbers, not 200."),
         ("mlp", {"hidden": [8, -1]}, "'hidden' must be a list of positive whole numbers"),
         ("cnn-groupnorm", {"deep": 1}, "'deep' must be true or false, not 1."),
+        ("beta-vea", {}, "unknown model 'beta-vea': did you mean 'beta-vae'?"),
+        ("conv-vae", {"latent": 0}, "'latent' must be a positive whole number, not 0."),
     ],
 )
 def test_unknown_names_and_impossible_settings_are_named(
@@ -279,9 +423,11 @@ def test_describe_lists_every_model_with_its_defaults() -> None:
     cards = {card.name: card for card in describe()}
 
     assert list(cards) == [
-        *("cnn", "cnn-babu", "cnn-bn", "cnn-groupnorm", "femnist-cnn"),
+        *("beta-vae", "cnn", "cnn-babu", "cnn-bn", "cnn-groupnorm", "conv-vae", "femnist-cnn"),
         *("har-mlp", "logistic", "mlp", "resnet18"),
     ]
+    assert cards["beta-vae"].knobs == {"latent": 2, "hidden": (512, 256)}
+    assert cards["conv-vae"].knobs == {"latent": 128}
     assert cards["mlp"].knobs == {"hidden": (200, 200)}
     assert cards["cnn-bn"].knobs == {"channels": 16, "affine": False}
     assert cards["logistic"].knobs == {}
@@ -294,6 +440,23 @@ class Stray(Classifier):
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(784, 10))
         self.scale = nn.Parameter(torch.ones(1))
+
+
+class OwnVae(nn.Module):
+    """A user's VAE that inherits nothing of ours; without ``latent``, if none is given."""
+
+    def __init__(self, latent: object = None, *, stray: bool = False) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(784, 4))
+        self.decoder = nn.Sequential(nn.Linear(2, 784), nn.Unflatten(1, GREY))
+        if latent is not None:
+            self.latent = latent
+        if stray:
+            self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        drawn: Tensor = self.decoder(self.encoder(x)[:, :2])
+        return drawn
 
 
 def own_model(shape: tuple[int, ...], classes: int, *, depth: int = 1) -> nn.Module:
@@ -315,6 +478,11 @@ def user_module(monkeypatch: pytest.MonkeyPatch) -> str:
         headless=lambda shape, classes: nn.Sequential(nn.Flatten()),
         stray=lambda shape, classes: Stray(),
         bare=lambda: Stray(),
+        vae=lambda shape, classes: OwnVae(2),
+        vae_without_latent=lambda shape, classes: OwnVae(),
+        vae_with_half_a_latent=lambda shape, classes: OwnVae(1.5),
+        vae_with_stray=lambda shape, classes: OwnVae(2, stray=True),
+        encoder_alone=lambda shape, classes: nn.ModuleDict({"encoder": nn.Linear(784, 4)}),
     )
     monkeypatch.setitem(sys.modules, "their_models", module)
     return "their_models"
@@ -325,6 +493,13 @@ def test_a_users_factory_gets_shape_classes_and_settings(user_module: str) -> No
 
     assert size(model) == 785 * 20
     assert model(torch.randn(2, *GREY)).shape == (2, 20)
+
+
+def test_a_users_vae_needs_no_class_of_ours(user_module: str) -> None:
+    model = build(f"{user_module}:vae", GREY, 10)
+
+    assert isinstance(model, OwnVae)
+    assert model(torch.randn(2, *GREY)).shape == (2, *GREY)
 
 
 @pytest.mark.parametrize(
@@ -341,6 +516,10 @@ def test_a_users_factory_gets_shape_classes_and_settings(user_module: str) -> No
         ("their_models:listing", {}, "must return a torch.nn.Module, not list"),
         ("their_models:headless", {}, "'body' is missing"),
         ("their_models:stray", {}, "the parameter 'scale' outside 'body' and 'head'"),
+        ("their_models:encoder_alone", {}, "'encoder' and 'decoder', and 'decoder' is missing."),
+        ("their_models:vae_with_stray", {}, "'scale' outside 'encoder' and 'decoder'"),
+        ("their_models:vae_without_latent", {}, "so it needs a whole number 'latent'"),
+        ("their_models:vae_with_half_a_latent", {}, "so it needs a whole number 'latent'"),
     ],
 )
 def test_a_users_factory_that_cannot_be_used_is_told_why(
