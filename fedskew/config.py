@@ -13,6 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fedskew.errors import ConfigError, unknown
 
+FEWEST_JUDGED = 4
+"""Samples have neighbours only if there are some."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
@@ -128,6 +130,8 @@ class Config(Section):
     def _check(self) -> Config:
         if self.train.min_clients > (self.train.clients_per_round or self.train.min_clients):
             raise ValueError("min_clients is larger than clients_per_round")
+        if 0 < self.evaluate.generated < FEWEST_JUDGED:
+            raise ValueError(f"evaluate.generated must be 0 or at least {FEWEST_JUDGED}")
         return self
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,7 @@ class _Watched:
         self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
     ) -> None:
         self.folder.commit(progress, rows, record, backend)
-        if self.watch:
+        if self.watch is not None:
             self.watch(progress, record, rows)
 
 
@@ -257,8 +257,12 @@ def _run_stages(
 def _made_by(config: Config, federation: Federation, stages: Sequence[Stage]) -> str:
     """All that decides the numbers of a stage: runs that agree on it may share the stage."""
     settings = {k: v for k, v in config.resolved().items() if k not in ("method", "evaluate")}
-    every = config.evaluate.every
-    text = repr((sorted(settings.items()), every, fingerprint(federation), stages))
+    # What is handed over afterwards changes nothing about the rounds.
+    stages = [*stages[:-1], replace(stages[-1], hands_over=())]
+    text = repr((settings, config.evaluate.every, fingerprint(federation), stages))
+    if "<locals>" in text:
+        # A class made inside a function may hold more than its name says.
+        text += repr(config.method)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -182,8 +182,10 @@ class RunFolder:
                 shutil.copyfile(other.checkpoint_folder / file, self.checkpoint_folder / file)
         book = self._book() or {"stages": {}}
         book["stages"][stage] = theirs
+        # Beyond these lengths stands what the other run has not committed, perhaps half a line.
+        lengths = (other._book() or {})["lengths"]
         lines = {
-            name: [line for line in other._lines(name) if line["stage"] == stage]
+            name: [line for line in other._lines(name, lengths[name]) if line["stage"] == stage]
             for name in (METRICS, ROUNDS, TIMING)
         }
         lines[TIMING] = [{**line, "seconds": 0.0} for line in lines[TIMING]]
@@ -275,8 +277,8 @@ class RunFolder:
     def seconds(self) -> float:
         return float(sum(line["seconds"] for line in self._lines(TIMING)))
 
-    def _lines(self, name: str) -> list[dict[str, Any]]:
+    def _lines(self, name: str, length: int | None = None) -> list[dict[str, Any]]:
         path = self.path / name
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in path.read_bytes()[:length].splitlines()]

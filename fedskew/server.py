@@ -124,7 +124,8 @@ def federate(
         tasks = [TrainTask(c, number, state.sent_to(c), broadcast, factor) for c in chosen]
         outcomes = backend.train(tasks)
         updates, failures = accept(outcomes, site)
-        state, updates = aggregate(site, state, updates, failures, rounds.min_clients)
+        enough = min(rounds.min_clients, len(wanted))
+        state, updates = aggregate(site, state, updates, failures, enough)
         if not updates and number == 1:
             # A first round in which every client fails is a wrong set-up, not bad luck.
             client, reason = next(iter(failures.items()))

@@ -40,7 +40,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def refused(earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Refused]:
     """Runs a command with a mistake in it and returns the sentence it printed."""
-    before = contents(earlier)
+    before, folders = contents(earlier), sorted(earlier.iterdir())
     capsys.readouterr()
 
     def attempt(*settings: str, options: tuple[str, ...] = ()) -> str:
@@ -56,6 +56,7 @@ def refused(earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
     yield attempt
     assert contents(earlier) == before
+    assert sorted(earlier.iterdir()) == folders
 
 
 def write_npz(path: Path, **arrays: Any) -> str:
@@ -105,6 +106,62 @@ def test_no_rounds_or_fewer(refused: Refused, rounds: int) -> None:
     assert "train.rounds" in sentence
     assert "greater than or equal to 1" in sentence
     assert f"given: {rounds}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["vae", "model=mlp"], "'vae' needs a model with an encoder and a decoder, which 'mlp' is"),
+        (["fedavg", "model=beta-vae"], "needs a model with a body and a head, which 'beta-vae' is"),
+        (["latent-weights", "model=logistic"], "choose from beta-vae, conv-vae."),
+        (["vae", "method.beta=-1"], "beta must not be negative, not -1"),
+        (["vae", "method.beta=nan"], "beta must not be negative, not nan"),
+        (["vae", "method.eval_beta=-0.5"], "eval_beta must not be negative, not -0.5"),
+        (["vae", "method.reconstruction=median"], "must be 'sum' or 'mean', not 'median'"),
+        (["vae", "method.kl=max"], "kl must be 'sum' or 'mean', not 'max'"),
+        (["vae", "method.weights=x"], "weights must be one of samples, batches, uniform, loss"),
+        (["vae", "method.shared_start=false"], "shared_start = false needs sync = false"),
+        (["vae", "method.base=fedrep"], "base = 'fedrep' is made for classifiers"),
+        (["vae", "method.base=5"], "base must name a method, like 'fedprox', not 5"),
+        (["vae", "method.base=fedavgg"], "did you mean 'fedavg'?"),
+        (
+            ["vae", "method.base=local", "method.weights=uniform"],
+            "takes no weighted mean, so leave",
+        ),
+        (["vae", "method.base=local", "method.sync=false"], "takes no weighted mean, so leave out"),
+        (["vae", "method.server_lr=0"], "server_lr must be above 0, not 0"),
+        (["latent-weights", "method.encoded=x"], "encoded must be 'sample' or 'mean', not 'x'"),
+        (
+            ["latent-weights", "method.control=x"],
+            "control must be one of none, best, random, labels",
+        ),
+        (["latent-weights", "method.alpha=-0.1"], "alpha must not be negative, not -0.1"),
+        (["latent-weights", "method.all_zero=x"], "all_zero must be 'size' or 'best', not 'x'"),
+        (["latent-weights-online", "method.every=0"], "every must be at least 1 round, not 0"),
+        (["distilled-vae", "method.components=-1"], "components must be at least 0, not -1"),
+        (["distilled-vae", "method.local_rounds=0"], "local_rounds must be at least 1, not 0"),
+        (["distilled-vae", "method.samples=0"], "samples must be at least 1, not 0"),
+        (["vae", "model=conv-vae"], "images of at least 12x12 pixels, but these are 8x8"),
+        (["vae", "model.latent=0"], "'latent' must be a positive whole number, not 0"),
+        (
+            ["vae", "evaluate.fine_tune_epochs=1", "evaluate.fine_tune_part=head"],
+            "the model has no part 'head'; it has encoder, decoder",
+        ),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_settings_of_generative_methods_that_cannot_work(
+    refused: Refused, settings: list[str], says: str
+) -> None:
+    name, *others = settings
+    assert says in refused(f"method={name}", "model=beta-vae", *others)
+
+
+def test_a_convolutional_vae_wants_images(refused: Refused, tmp_path: Path) -> None:
+    setting = write_npz(tmp_path / "flat.npz")
+    sentence = refused(setting, "federation.partition=iid", "method=vae", "model=conv-vae")
+    assert "'conv-vae' needs images of shape (channels, height, width)" in sentence
+    assert "choose from beta-vae." in sentence
 
 
 def test_truncated_gz(refused: Refused, tmp_path: Path) -> None:

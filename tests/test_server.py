@@ -31,14 +31,15 @@ from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import RunError
+from fedskew.experiment import hand_over
 from fedskew.models.registry import Classifier
-from fedskew.parts.aggregate import Update
+from fedskew.parts.aggregate import Mean, ServerState, Uniform, Update
 from fedskew.parts.objective import Batch, Bound, Context, Erm
 from fedskew.parts.report import Finished, Report, Reported
 from fedskew.parts.select import only
-from fedskew.recipe import Adapt, Phase, Recipe, find
+from fedskew.recipe import Adapt, Phase, Recipe, Stage, find
 from fedskew.scoring import shots
-from fedskew.server import Choice, Progress, Rounds, accept, federate, participants
+from fedskew.server import Choice, Handed, Progress, Rounds, accept, federate, participants
 from fedskew.site import Settings, Site
 
 
@@ -279,6 +280,7 @@ LOGISTIC = 4 * (6 * 3 + 3)
         ("scaffold", 2 * LOGISTIC, 2 * LOGISTIC),
         ("fednova", LOGISTIC, LOGISTIC + 8),
         ("local", 0, 0),
+        ("central", 0, 0),
     ],
 )
 def test_bytes_are_counted_by_hand(name: str, down: int, up: int) -> None:
@@ -319,6 +321,112 @@ def test_a_finished_stage_is_not_run_again() -> None:
     journal = Finished_()
     assert federate(site, OpenBackend(site), Rounds(3), journal).round == 3
     assert journal.records == []
+
+
+def test_what_a_stage_was_handed_is_remembered_and_costs_something_once() -> None:
+    site = method_site("fedavg")
+    plain = run(site, 3).journal.records
+    handed = Handed({"told": {"c0/d": torch.tensor(0.5)}}, bytes_up=100, bytes_down=1000)
+    journal = ListJournal()
+    progress = federate(site, OpenBackend(site), Rounds(3), journal, handed)
+    assert progress.state.memory["told"]["c0/d"] == 0.5
+    more_down = [r.bytes_down - p.bytes_down for r, p in zip(journal.records, plain, strict=True)]
+    more_up = [r.bytes_up - p.bytes_up for r, p in zip(journal.records, plain, strict=True)]
+    assert (more_down, more_up) == ([1000, 0, 0], [100, 0, 0])
+
+    class Resuming(ListJournal):
+        def resume(self, stage: str) -> Progress | None:
+            return journal.states[0]
+
+    again = Resuming()
+    federate(site, OpenBackend(site), Rounds(3), again, handed)
+    assert again.records == journal.records[1:]
+
+
+@dataclass(frozen=True)
+class Wanting(Uniform):
+    """Weighs all the same, but asks only some of them."""
+
+    names: tuple[str, ...] = ()
+
+    def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
+        return [client for client in clients if client in self.names]
+
+
+def test_only_clients_the_weighting_wants_are_asked() -> None:
+    site = make_site(Recipe(aggregates=Mean(Wanting(("c1", "c3")))))
+    result = run(site, 2)
+    two = site.federation.with_data(
+        clients=(site.federation.clients[1], site.federation.clients[3])
+    )
+    others = run(make_site(Recipe(aggregates=Mean(Uniform())), two), 2)
+    assert_same_bits(result.shared, others.shared)
+    assert [(r.participants, r.bytes_down) for r in result.journal.records] == [
+        (2, r.bytes_down) for r in others.journal.records
+    ]
+
+
+def test_a_sample_of_clients_is_drawn_among_those_that_are_wanted() -> None:
+    class Listening(OpenBackend):
+        asked: tuple[str, ...] = ()
+
+        def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
+            self.asked += tuple(task.client for task in tasks)
+            return super().train(tasks)
+
+    site = make_site(Recipe(aggregates=Mean(Wanting(("c1", "c3")))))
+    backend = Listening(site)
+    run(site, Rounds(12, clients_per_round=1), backend)
+    assert len(backend.asked) == 12
+    assert set(backend.asked) == {"c1", "c3"}
+
+
+def test_a_client_that_starts_apart_draws_a_model_of_its_own_once() -> None:
+    site = make_site(Recipe(syncs=False, starts_apart=True))
+    ann, again, bob = (site.begins_with(c, site.initial, {}) for c in ("c0", "c0", "c1"))
+    assert_same_bits(ann, again)
+    assert all(not torch.equal(ann[name], bob[name]) for name in ann)
+    assert all(not torch.equal(ann[name], site.initial[name]) for name in ann)
+    seeded = make_site(Recipe(syncs=False, starts_apart=True), seed=1)
+    assert not torch.equal(seeded.begins_with("c0", {}, {})["head.weight"], ann["head.weight"])
+    kept = run(site, 1).backend.private_of("c0")
+    assert_same_bits(site.begins_with("c0", site.initial, kept), kept["model"])
+
+
+@dataclass(frozen=True)
+class Size(Report):
+    """Sends the number of samples and keeps its half; fails for one client."""
+
+    fails_at: str = ""
+
+    def report(self, finished: Finished) -> Reported:
+        if finished.client.name == self.fails_at:
+            raise ValueError("not me")
+        size = torch.tensor(float(len(finished.client.train)))
+        return Reported(sends={"size": {"n": size}}, keeps={"half": {"n": size / 2}})
+
+
+def test_a_finished_stage_hands_over_what_clients_say_and_keep() -> None:
+    """Each is sent the model once more and answers with four bytes."""
+    result = run(method_site("fedavg"), 1)
+    stage = Stage("before", Recipe(), hands_over=(Size(),))
+    private, handed = hand_over(result.site, result.backend, stage, result.progress)
+    sizes = {c.name: float(len(c.train)) for c in result.site.federation.clients}
+    assert {n: float(v) for n, v in handed.memory["size"].items()} == {
+        f"{client}/n": size for client, size in sizes.items()
+    }
+    assert {c: float(kept["half"]["n"]) for c, kept in private.items()} == {
+        client: size / 2 for client, size in sizes.items()
+    }
+    assert handed.bytes_up == 4 * 4
+    assert handed.bytes_down == result.journal.records[0].bytes_down
+
+
+def test_a_client_that_cannot_hand_over_ends_the_run_with_its_name() -> None:
+    result = run(method_site("fedavg"), 1)
+    stage = Stage("before", Recipe(), hands_over=(Size(fails_at="c2"),))
+    with pytest.raises(RunError, match=r"stage 'before', client 'c2': ValueError: not me\."):
+        hand_over(result.site, result.backend, stage, result.progress)
 
 
 @dataclass(frozen=True)

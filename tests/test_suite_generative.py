@@ -138,6 +138,8 @@ GLOBAL_AND_OWN = [
     central("loss", 6.0, model="personal", client="b"),
     central("loss", 99.0, model="personal"),
     central("ensemble_loss", 2.0, model="personal"),
+    Row("main", 4, "global", "seen", "a", "none", "test", "reconstruction", 7.0, 10),
+    Row("main", 4, "global", "seen", "b", "none", "test", "reconstruction", 8.0, 10),
 ]  # fmt: skip
 
 
@@ -147,6 +149,7 @@ GLOBAL_AND_OWN = [
         ("central", 3.0), ("first", 9.0), ("clients", 8.0), ("reconstruction", 2.5),
         ("legacy", 0.0031), ("frechet", 40.0), ("cas", 0.75), ("precision", 0.5),
         ("recall", 0.25), ("own-central", 5.0), ("ensemble", 2.0),
+        ("own-reconstruction", 7.5),
     ],
 )  # fmt: skip
 def test_central_scores_are_those_of_the_global_model(

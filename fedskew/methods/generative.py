@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -105,7 +106,7 @@ def vae(
             f"base = {name!r} takes no weighted mean, so leave out weights, sync, server_lr and "
             "divergence."
         )
-    if server_lr is not None and server_lr <= 0:
+    if server_lr is not None and not 0 < server_lr < math.inf:
         raise ConfigError(f"server_lr must be above 0, not {server_lr}.")
     return replace(
         recipe,
@@ -244,6 +245,7 @@ def distilled_vae(
         "apart",
         replace(alone, starts_apart=not shared_start),
         rounds=local_rounds,
+        train={"clients_per_round": None},  # everybody's decoder must have learnt something
         hands_over=(SendDecoder(components),),
     )
     return replace(pooled, invents=FromDecoders(samples), prepares=(stage,))

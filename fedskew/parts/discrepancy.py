@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -28,10 +29,11 @@ def label_discrepancy(counts: Tensor, metric: Metric) -> float:
     """
     share = counts / counts.sum()
     equal = torch.full_like(share, 1.0 / len(share))
+    # Rounding can take equal shares below zero, and below zero means unknown.
     if metric == "kl":
-        return float(torch.special.xlogy(share, share / equal).sum())
+        return max(0.0, float(torch.special.xlogy(share, share / equal).sum()))
     if metric == "cosine":
-        return float(1.0 - (share @ equal) / (share.norm() * equal.norm()))
+        return max(0.0, float(1.0 - (share @ equal) / (share.norm() * equal.norm())))
     return float((share - equal).norm(p=1 if metric == "l1" else 2))
 
 
@@ -69,6 +71,9 @@ class ByDiscrepancy(Weighting):
     all_zero: AllZero = "size"
 
     def __post_init__(self) -> None:
+        for name in ("alpha", "b"):
+            if not math.isfinite(getattr(self, name)):
+                raise ConfigError(f"{name} must be a finite number, not {getattr(self, name)}.")
         if self.alpha < 0:
             raise ConfigError(f"alpha must not be negative, not {self.alpha}.")
         if self.all_zero not in ("size", "best"):
@@ -76,7 +81,7 @@ class ByDiscrepancy(Weighting):
 
     def raw(self, sizes: Tensor, found: Tensor) -> Tensor:
         """n_k - α·d_k + b."""
-        found = torch.where(found < 0, found.max(), found)
+        found = torch.where(found < 0, found.max().clamp(min=0.0), found)
         total = found.sum()
         if self.normalise and total > 0:
             found = found / total
@@ -94,7 +99,8 @@ class ByDiscrepancy(Weighting):
         known = _known(updates, state)
         if not known:
             return sizes
-        usual = sum(known.values()) / len(known)
+        heard = [d for d in known.values() if d >= 0]
+        usual = sum(heard) / len(heard) if heard else 0.0
         found = torch.tensor([known.get(u.client, usual) for u in updates], dtype=sizes.dtype)
         return self.apply(sizes, found)
 
@@ -222,9 +228,23 @@ def entropy(weights: Tensor) -> float:
 def as_uneven(weights: Tensor, sizes: Tensor, found: Tensor) -> Tensor:
     """FedDisco's weights for other discrepancies, α chosen so that their entropy is the same.
 
-    The nearest of 4,000 values of α up to the one at which the last weight vanishes.
+    Between two values of α at which a client loses its last weight, entropy changes smoothly.
+    Where none is right, the nearest of those values is taken.
     """
-    top = float(((sizes / sizes.sum()) / (found / found.sum())).max()) if found.sum() > 0 else 0.0
-    steps = torch.linspace(0.0, min(top, 1e3), 4001)[:-1].tolist()
-    tried = [ByDiscrepancy(alpha, 0.0, normalise=True).apply(sizes, found) for alpha in steps]
-    return min(tried, key=lambda w: abs(entropy(w) - entropy(weights)) if w.any() else math.inf)
+    from scipy.optimize import brentq
+
+    wanted = entropy(weights if weights.any() else sizes)
+
+    def tried(alpha: float) -> Tensor:
+        return ByDiscrepancy(alpha, 0.0, normalise=True).apply(sizes, found)
+
+    def gap(alpha: float) -> float:
+        return entropy(tried(alpha)) - wanted
+
+    apart = found > 0
+    ends = sorted(set((sizes / sizes.sum() * found.sum())[apart].div(found[apart]).tolist()))
+    steps = [0.0, *(ends[:-1] if bool(apart.all()) else ends)]
+    for low, high in pairwise(steps):
+        if gap(low) * gap(high) <= 0:
+            return tried(float(brentq(gap, low, high)))
+    return tried(min(steps, key=lambda alpha: abs(gap(alpha))))

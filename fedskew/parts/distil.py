@@ -86,14 +86,10 @@ class FromDecoders(Invention):
         sizes = np.array([float(memory[CODES][f"{client}/n"]) for client in clients])
         count = int(sizes.sum()) if self.count is None else self.count
         shares = rng.multinomial(count, sizes / sizes.sum())
+        sent = [(name.rpartition("/"), t) for name, t in memory[DECODER].items()]
         drawn = []
         for client, share in zip(clients, shares, strict=True):
-            prefix = f"{client}/"
-            decoder = {
-                f"decoder.{n.removeprefix(prefix)}": t
-                for n, t in memory[DECODER].items()
-                if n.startswith(prefix)
-            }
+            decoder = {f"decoder.{entry}": t for (sender, _, entry), t in sent if sender == client}
             codes = _codes(memory, client, int(share), latent_of(module), rng)
             drawn.append(decode(Bound(module, decoder), codes))
         return torch.cat(drawn)

@@ -14,8 +14,9 @@ Fragment = dict[str, Any]
 
 ScoreName = Literal[
     "clients", "worst", "fine-tuned", "validation", "central", "rounds", "swing", "self-weight",
-    "entropy", "first", "own-central", "ensemble", "reconstruction", "legacy", "cas", "frechet",
-    "precision", "recall", "divergence", "follows", "weight-entropy", "kept",
+    "entropy", "first", "own-central", "own-reconstruction", "ensemble", "reconstruction",
+    "legacy", "cas", "frechet", "precision", "recall", "divergence", "follows", "weight-entropy",
+    "kept",
 ]  # fmt: skip
 Headline = Literal["clients", "central"]
 """The scores that have a curve over the rounds, of which a suite shows one."""

@@ -198,6 +198,8 @@ class Measured:
         metric, main = self.result["primary_metric"], self.result["primary_model"]
         if score == "central":
             return self._found(at, "global", "central", metric)
+        if score == "own-reconstruction":
+            return self._found(at, main, "seen", "reconstruction")
         return self._found(
             at, main, "seen", metric,
             split="validation" if score == "validation" else "test",

@@ -15,7 +15,9 @@ CENTRAL_METRICS: dict[ScoreName, str] = {
 
 SHARES: frozenset[ScoreName] = frozenset({"cas", "precision", "recall"})
 """Shares of a hundred whatever the task; more is better."""
-LOSSES: frozenset[ScoreName] = frozenset({"reconstruction", "legacy", "ensemble", "frechet"})
+LOSSES: frozenset[ScoreName] = frozenset(
+    {"reconstruction", "own-reconstruction", "legacy", "ensemble", "frechet"}
+)
 """Less is better whatever the task."""
 NEUTRAL: frozenset[ScoreName] = frozenset(
     {*WEIGHTS, "divergence", "follows", "weight-entropy", "kept"}
@@ -47,7 +49,10 @@ MEANINGS: dict[ScoreName, str] = {
     "own-central": "score of every client's own model on the central test set, mean over clients",
     "ensemble": "loss on the central test set if every sample is left to the client model that "
     "explains it best, smaller is better",
-    "reconstruction": "reconstruction error on the central test set, smaller is better",
+    "own-reconstruction": "reconstruction error of the main models on the clients' own test data, "
+    "mean over clients, smaller is better",
+    "reconstruction": "reconstruction error of the global model on the central test set, smaller "
+    "is better",
     "legacy": "loss on the central test set as the source summed it up (batch means added up, by "
     "the number of samples), smaller is better",
     "cas": "classification accuracy score: how often a classifier is right about real samples that "

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedskew.parts.aggregate import (
     Apart,
     BySize,
+    BySteps,
     Mean,
     MeanWithVariates,
     NormalisedMean,
@@ -47,6 +48,63 @@ def test_the_mean_weighs_by_size_or_everyone_the_same() -> None:
     assert by_size.shared["w"].tolist() == [4.0, -1.0]
     uniform = Mean(Uniform()).aggregate(STATE, [ANN, BOB], 2)
     assert uniform.shared["w"].tolist() == [3.0, 0.0]
+
+
+def test_the_mean_may_weigh_by_steps() -> None:
+    """Three steps and one, whatever the sizes: (3·1 + 5)/4 and (3·2 - 2)/4."""
+    updates = [
+        Update("ann", ANN.tensors, size=1, steps=3),
+        Update("bob", BOB.tensors, size=1000, steps=1),
+    ]
+    assert normalised(BySteps(), updates, STATE) == ([0.75, 0.25], ())
+    assert Mean(BySteps()).aggregate(STATE, updates, 2).shared["w"].tolist() == [2.0, 1.0]
+
+
+@dataclass(frozen=True)
+class Measuring(Uniform):
+    def measured(
+        self, updates: Sequence[Update], weights: Sequence[float], state: ServerState
+    ) -> dict[str, dict[str, float]]:
+        return {"ann": {"weight": weights[0]}}
+
+
+def test_a_mean_may_record_how_far_every_clients_weights_are_from_it() -> None:
+    """The mean of [[3, 4], [0, 0]] and [[0, 0], [3, -4]] has length √12.5, as has either
+    difference: 1. Of [6, 8] and [0, 0] it is [3, 4]: also 1. Biases and counters are left out."""
+    entries = {
+        "ann": ([[3.0, 4.0], [0.0, 0.0]], [[6.0, 8.0]], 9.0),
+        "bob": ([[0.0, 0.0], [3.0, -4.0]], [[0.0, 0.0]], -9.0),
+        "cyd": ([[1.5, 2.0], [1.5, -2.0]], [[3.0, 4.0]], 0.0),
+    }
+    updates = [
+        Update(
+            client,
+            {"w": torch.tensor(w), "v": torch.tensor(v), "bias": torch.tensor([bias]),
+             "count": torch.tensor([[7]])},
+            1, 1,
+        )
+        for client, (w, v, bias) in entries.items()
+    ]  # fmt: skip
+    zeros = {name: torch.zeros_like(t) for name, t in updates[0].tensors.items()}
+    state = ServerState(zeros, buffers=frozenset({"count"}))
+    after = Mean(Measuring(), server_lr=0.5, divergence=True).aggregate(state, updates, 3)
+    one, none = ({"divergence w": d, "divergence v": d} for d in (1.0, 0.0))
+    assert after.measured["ann"] == pytest.approx({**one, "weight": 1 / 3})
+    assert after.measured["bob"] == pytest.approx(one)
+    assert after.measured["cyd"] == pytest.approx(none, abs=1e-6)
+    assert after.shared["v"].tolist() == [[1.5, 2.0]]
+    assert Mean(Uniform()).aggregate(state, updates, 3).measured == {}
+
+
+def test_divergence_from_a_mean_of_zero_is_a_number() -> None:
+    """A client at [[1]] and one at [[-1]] differ without end from their mean; NaN it is not."""
+    updates = [Update(c, {"w": torch.tensor([[v]])}, 1, 1) for c, v in (("a", 1.0), ("b", -1.0))]
+    state = ServerState({"w": torch.zeros(1, 1)})
+    found = Mean(divergence=True).aggregate(state, updates, 2).measured
+    assert found["a"]["divergence w"] == found["b"]["divergence w"] > 1e30
+    same = [Update(c, {"w": torch.zeros(1, 1)}, 1, 1) for c in "ab"]
+    found = Mean(divergence=True).aggregate(state, same, 2).measured
+    assert found["a"] == {"divergence w": 0.0}
 
 
 def test_weights_are_normalised_to_one() -> None:

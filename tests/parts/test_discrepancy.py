@@ -1,4 +1,4 @@
-"""Label discrepancies against scipy, FedDisco's weights by hand, and what it composes with."""
+"""Label discrepancies against scipy, weights made of discrepancies by hand, and what composes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import pytest
 import torch
 from helpers import assert_close, method_site, run, toy_federation
 from scipy.spatial.distance import cosine
-from scipy.stats import entropy
+from scipy.stats import entropy, norm
 
 from fedskew import run as run_experiment
 from fedskew.cli import main
 from fedskew.data.federation import Client, Federation
+from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import Mean, ServerState, Update, normalised
-from fedskew.parts.discrepancy import ByDiscrepancy, label_discrepancy
+from fedskew.parts.discrepancy import ByDiscrepancy, Settled, label_discrepancy
+from fedskew.parts.generative import w1_to_normal
+from fedskew.parts.report import Groups
 from fedskew.recipe import find
 
 COUNTS = [7.0, 0.0, 2.0, 11.0]
@@ -38,16 +41,25 @@ def test_discrepancies_are_what_scipy_says(metric: Any, expected: float) -> None
     assert label_discrepancy(torch.ones(4), metric) == pytest.approx(0.0, abs=1e-7)
 
 
-def update(client: str, size: int, d: float) -> Update:
-    return Update(client, {"w": torch.zeros(1)}, size, 1, {"discrepancy": {"d": torch.tensor(d)}})
+@pytest.mark.parametrize("metric", ["kl", "l1", "l2", "cosine"])
+def test_rounding_makes_no_discrepancy_negative(metric: Any) -> None:
+    """Below zero means broken, which counts as the largest."""
+    for classes in range(2, 101):
+        counts = torch.full((classes,), 7.0, dtype=torch.float64)
+        assert 0.0 <= label_discrepancy(counts, metric) < 1e-12
+
+
+def update(client: str, size: int, d: float | None) -> Update:
+    reports = {} if d is None else {"discrepancy": {"d": torch.tensor(d, dtype=torch.float64)}}
+    return Update(client, {"w": torch.zeros(1)}, size, 1, reports)
 
 
 STATE = ServerState({"w": torch.zeros(1)})
 
 
-def weights(updates: list[Update], **knobs: Any) -> list[float]:
-    known = {"alpha": 0.5, "b": 0.1, "normalise": True, **knobs}
-    return normalised(ByDiscrepancy(**known), updates, STATE)[0]
+def weights(updates: list[Update], state: ServerState = STATE, **knobs: Any) -> list[float]:
+    known: dict[str, Any] = {"alpha": 0.5, "b": 0.1, "normalise": True, **knobs}
+    return normalised(ByDiscrepancy(**known), updates, state)[0]
 
 
 def test_five_lopsided_clients_and_an_even_one_by_hand() -> None:
@@ -63,9 +75,76 @@ def test_discrepancies_as_they_are() -> None:
     assert found == pytest.approx([0.05 / 0.75, 0.70 / 0.75])
 
 
+RAW: dict[str, Any] = {"alpha": 0.5, "b": 0.0, "normalise": False}
+
+
+def remembering(**d: float) -> ServerState:
+    found = {f"{client}/d": torch.tensor(v, dtype=torch.float64) for client, v in d.items()}
+    return ServerState({"w": torch.zeros(1)}, memory={"discrepancy": found})
+
+
+def test_what_was_said_earlier_stands_until_something_else_is_said() -> None:
+    """0.25 - 0.5·0.4 = 0.05 remembered and 0.75 - 0.5·0.1 = 0.70 now, not 0.75 - 0.5·0.8."""
+    found = weights(
+        [update("a", 1, None), update("b", 3, 0.1)], remembering(a=0.4, b=0.8, away=9.0), **RAW
+    )
+    assert found == pytest.approx([0.05 / 0.75, 0.70 / 0.75])
+
+
+def test_before_anybody_is_measured_sizes_decide() -> None:
+    assert weights([update("a", 1, None), update("b", 3, None)]) == [0.25, 0.75]
+
+
+def test_who_was_never_heard_of_counts_as_the_mean_of_those_who_were() -> None:
+    """Shares 1/3: d = 0.1, 0.3 and so 0.2: 1/3 less 0.05, 0.15 and 0.10, in all 0.7."""
+    clients = [update("a", 1, 0.1), update("b", 1, 0.3), update("new", 1, None)]
+    expected = [(1 / 3 - off) / 0.7 for off in (0.05, 0.15, 0.10)]
+    assert weights(clients, **RAW) == pytest.approx(expected)
+
+
+def test_a_discrepancy_that_could_not_be_computed_counts_as_the_largest() -> None:
+    clients = [update("a", 1, 0.1), update("broken", 1, -1.0), update("b", 1, 0.3)]
+    expected = [(1 / 3 - off) / 0.65 for off in (0.05, 0.15, 0.15)]
+    assert weights(clients, **RAW) == pytest.approx(expected)
+
+
+def test_a_broken_client_is_not_part_of_the_mean_of_the_others() -> None:
+    """The newcomer counts as 0.2, the mean of 0.1 and 0.3; the broken one as 0.3."""
+    clients = [
+        update("a", 1, 0.1), update("b", 1, 0.3), update("broken", 1, -1.0), update("new", 1, None),
+    ]  # fmt: skip
+    expected = [(0.25 - off) / 0.55 for off in (0.05, 0.15, 0.15, 0.10)]
+    assert weights(clients, **RAW) == pytest.approx(expected)
+
+
+def test_where_all_are_broken_sizes_decide() -> None:
+    found = weights([update("a", 1, -1.0), update("b", 3, -1.0)], **RAW)
+    assert found == pytest.approx([0.25, 0.75])
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_without_alpha_weights_are_by_size_whatever_was_measured(normalise: bool) -> None:
+    clients = [update("a", 1, 9.0), update("b", 3, 0.0), update("c", 4, -1.0)]
+    found = weights(clients, alpha=0.0, b=0.0, normalise=normalise)
+    assert found == pytest.approx([0.125, 0.375, 0.5])
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
+def test_a_client_with_everybodys_codes_weighs_more_than_one_with_two_classes(alpha: float) -> None:
+    """Ten classes share N(0, 1) by deciles; five clients hold two each, one holds them all."""
+    rng = np.random.default_rng(0)
+    codes = [norm.ppf(rng.uniform(2 * k / 10, 2 * (k + 1) / 10, 600)) for k in range(5)]
+    codes.append(rng.normal(size=600))
+    d = [float(w1_to_normal(torch.from_numpy(c)[:, None])) for c in codes]
+    found = weights([update(f"c{k}", 600, v) for k, v in enumerate(d)], alpha=alpha, b=0.0,
+                    normalise=False)  # fmt: skip
+    assert d[5] < 0.1 < 0.4 < min(d[:5])
+    assert found[5] > max(found[:5])
+
+
 def test_where_nobody_has_weight_sizes_take_over_or_the_best_client() -> None:
     clients = [update("a", 1, 9.0), update("b", 3, 8.0)]
-    knobs = {"b": 0.0, "normalise": False}
+    knobs: dict[str, Any] = {"b": 0.0, "normalise": False}
     by_size, notes = normalised(ByDiscrepancy(0.5, 0.0, False), clients, STATE)
     assert by_size == pytest.approx([0.25, 0.75])
     assert notes == ("no usable aggregation weight: fell back to weights by size",)
@@ -75,6 +154,153 @@ def test_where_nobody_has_weight_sizes_take_over_or_the_best_client() -> None:
 def test_equal_labels_everywhere_are_weighed_by_size() -> None:
     found = weights([update("a", 1, 0.0), update("b", 3, 0.0)], b=0.0)
     assert found == pytest.approx([0.25, 0.75])
+
+
+def handed(**clients: tuple[float, float, float, float]) -> Groups:
+    """What a stage leaves: by client its samples, its d, its lot and how uneven its labels are."""
+
+    def column(name: str, place: int) -> dict[str, torch.Tensor]:
+        return {
+            f"{client}/{name}": torch.tensor(values[place], dtype=torch.float64)
+            for client, values in clients.items()
+        }
+
+    said = {**column("n", 0), **column("d", 1), **column("lot", 2)}
+    return {"discrepancy": said, "label-discrepancy": column("d", 3)}
+
+
+RULE = ByDiscrepancy(0.5, 0.0, False)
+HANDED = handed(a=(10, 0.1, 0.9, 0.3), b=(10, 0.6, 0.2, 1.0), c=(20, 0.3, 0.5, 0.1))
+"""The rule gives 0.25 - 0.05 = 0.2, 0.25 - 0.3 < 0 and 0.5 - 0.15 = 0.35."""
+HOPELESS = handed(a=(10, 5.0, 0.9, 0.3), b=(10, 4.0, 0.2, 1.0), c=(20, 6.0, 0.5, 0.1))
+"""0.25 - 2.5, 0.25 - 2.0 and 0.5 - 3.0: no weight for anybody, b the least bad."""
+
+
+def evenness(settled: dict[str, float]) -> float:
+    return float(entropy(list(settled.values())))
+
+
+def test_settled_weights_are_the_rules() -> None:
+    assert Settled(RULE).settled(HANDED) == pytest.approx({"a": 0.2, "b": 0.0, "c": 0.35})
+
+
+def test_the_best_control_gives_everything_to_whom_the_rule_likes_most() -> None:
+    assert Settled(RULE, "best").settled(HANDED) == {"a": 0.0, "b": 0.0, "c": 1.0}
+    assert Settled(RULE, "best").settled(HOPELESS) == {"a": 0.0, "b": 1.0, "c": 0.0}
+
+
+def test_the_random_control_keeps_as_many_by_lot_and_weighs_them_by_size() -> None:
+    """Two clients have weight; b drew 0.2 and c 0.5, a drew 0.9."""
+    assert Settled(RULE, "random").settled(HANDED) == {"a": 0.0, "b": 10.0, "c": 20.0}
+    everybody = {"a": 10.0, "b": 10.0, "c": 20.0}
+    assert Settled(RULE, "random").settled(HOPELESS) == everybody
+
+
+def test_the_labels_control_follows_labels_and_is_as_uneven_as_the_rule() -> None:
+    """By labels c is best, then a, then b; the rule's entropy is that of 0.2 and 0.35."""
+    found = Settled(RULE, "labels").settled(HANDED)
+    assert found["c"] / 20 > found["a"] / 10 > found["b"] / 10
+    assert evenness(found) == pytest.approx(float(entropy([0.2, 0.35])), abs=0.01)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.4, 0.55])
+@pytest.mark.parametrize("even", [0.0, 1e-4, 0.02])
+def test_the_labels_control_is_as_uneven_where_one_client_has_all_classes(
+    even: float, alpha: float
+) -> None:
+    """Five clients with two of ten classes (KL ln 5) and one with nearly equal shares of all."""
+    skewed = {f"c{k}": (10_000.0, 0.25 + 0.01 * k, 0.5, float(np.log(5))) for k in range(5)}
+    memory = handed(**skewed, even=(10_000.0, 0.02, 0.5, even))
+    rule = Settled(ByDiscrepancy(alpha, 0.0, False))
+    target = evenness(rule.settled(memory))
+    found = Settled(rule.rule, "labels").settled(memory)
+    assert evenness(found) == pytest.approx(target, abs=0.02)
+    assert found["even"] > max(found[c] for c in skewed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_labels_control_is_as_uneven_on_any_clients(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes, d, labels = rng.integers(50, 2000, 8), rng.gamma(1, 0.1, 8), rng.gamma(1, 1.0, 8)
+    clients = {f"c{k}": (float(sizes[k]), d[k], 0.5, labels[k]) for k in range(8)}
+    rule = ByDiscrepancy(0.6, 0.0, False)
+    target = evenness(Settled(rule).settled(handed(**clients)))
+    assert target < entropy(sizes) - 0.05
+    found = evenness(Settled(rule, "labels").settled(handed(**clients)))
+    assert found == pytest.approx(target, abs=0.02)
+
+
+def test_the_labels_control_of_equal_labels_is_by_size() -> None:
+    memory = handed(a=(10, 0.1, 0.9, 0.0), b=(30, 0.6, 0.2, 0.0))
+    found = Settled(RULE, "labels").settled(memory)
+    assert found["b"] == pytest.approx(3 * found["a"])
+
+
+def test_the_labels_control_of_weights_that_fall_back_to_sizes_is_no_less_even() -> None:
+    """Nobody has weight, so the rule trains by size: its control must not pick one client."""
+    found = Settled(RULE, "labels").settled(HOPELESS)
+    assert evenness(found) == pytest.approx(float(entropy([1, 1, 2])), abs=0.01)
+
+
+def settled_state(memory: Groups) -> ServerState:
+    return ServerState({"w": torch.zeros(1)}, memory=memory)
+
+
+TRIO = [update("a", 10, None), update("b", 10, None), update("c", 20, None)]
+SIZES_TAKE_OVER = ("no usable aggregation weight: fell back to weights by size",)
+
+
+def test_clients_without_weight_are_not_asked_and_those_with_it_share_all() -> None:
+    rule, state = Settled(RULE), settled_state(HANDED)
+    assert list(Mean(rule).wanted(["c", "b", "a"], state)) == ["c", "a"]
+    found, notes = normalised(rule, [TRIO[2], TRIO[0]], state)
+    assert found == pytest.approx([0.35 / 0.55, 0.2 / 0.55])
+    assert notes == ()
+    assert list(Settled(RULE, "best").wanted(["a", "b", "c"], state)) == ["c"]
+    assert list(rule.wanted(["b"], state)) == ["b"]
+    assert list(rule.wanted(["stranger", "a"], state)) == ["a"]
+
+
+def test_where_all_settled_weights_are_zero_sizes_take_over_with_a_note() -> None:
+    state = settled_state(HOPELESS)
+    assert list(Settled(RULE).wanted(["a", "b", "c"], state)) == ["a", "b", "c"]
+    assert normalised(Settled(RULE), TRIO, state) == ([0.25, 0.25, 0.5], SIZES_TAKE_OVER)
+    best = Settled(ByDiscrepancy(0.5, 0.0, False, all_zero="best"))
+    assert normalised(best, TRIO, state) == ([0.0, 1.0, 0.0], ())
+
+
+def test_without_any_memory_sizes_decide_and_everybody_is_asked() -> None:
+    assert Settled(RULE).settled({}) == {}
+    assert list(Settled(RULE).wanted(["a", "b"], STATE)) == ["a", "b"]
+    assert normalised(Settled(RULE), TRIO, STATE) == ([0.25, 0.25, 0.5], ())
+    assert Settled(RULE).measured(TRIO, [0.25, 0.25, 0.5], STATE) == {}
+
+
+@pytest.mark.parametrize("control", ["none", "best", "random", "labels"])
+def test_a_broken_client_makes_no_weight_that_is_no_number(control: Any) -> None:
+    """Its d counts as 0.3, the largest: 0.25 - 0.15 = 0.10 for b and 0.5 - 0.15 for c."""
+    memory = handed(a=(10, 0.1, 0.9, 0.3), b=(10, -1.0, 0.2, 1.0), c=(20, 0.3, 0.5, 0.1))
+    found = Settled(RULE, control).settled(memory)
+    assert sum(found.values()) > 0
+    assert all(0 <= value < np.inf for value in found.values())
+    if control == "none":
+        assert found == pytest.approx({"a": 0.2, "b": 0.1, "c": 0.35})
+
+
+def test_everybodys_numbers_are_recorded_also_of_those_who_were_not_asked() -> None:
+    memory = {**HANDED, "discrepancy": {**HANDED["discrepancy"], "b/active": torch.tensor(1.0)}}
+    found = Settled(RULE).measured([TRIO[0], TRIO[2]], [0.4, 0.6], settled_state(memory))
+    assert found == {
+        "a": {"weight": 0.4, "discrepancy": 0.1},
+        "b": {"weight": 0.0, "discrepancy": 0.6, "active_dimensions": 1.0},
+        "c": {"weight": 0.6, "discrepancy": 0.3},
+    }
+
+
+def test_an_unknown_control_is_told_which_there_are() -> None:
+    with pytest.raises(ConfigError) as raised:
+        Settled(RULE, "worst")  # type: ignore[arg-type]
+    assert str(raised.value) == "control must be one of none, best, random, labels, not 'worst'."
 
 
 def lopsided() -> Federation:

@@ -59,7 +59,7 @@ def by_torch(module: Vae, beta: float, objective: VaeLoss, noise: Tensor | None 
     drawn = mean if noise is None else codes.loc + codes.scale * noise
     error = (module.decoder(drawn) - X) ** 2
     total: Tensor = getattr(error, objective.reconstruction)(dim=1)
-    return total + beta * getattr(divergence, objective.kl)(dim=1)
+    return total.add(getattr(divergence, objective.kl)(dim=1), alpha=beta)
 
 
 @reductions
