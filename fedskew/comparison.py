@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError, RunError
 from fedskew.experiment import Run, make_federation, resolve, run
 from fedskew.folder import RunFolder
+from fedskew.parts.generative import VaeLoss
 from fedskew.recipe import find, methods
 from fedskew.report.figures import draw_comparison
 from fedskew.report.leaderboard import Spread, Standing, to_csv, to_markdown, to_text
@@ -145,12 +146,27 @@ def _chosen(methods: Iterable[str | Mapping[str, Any]], references: bool) -> lis
     if not given:
         raise ConfigError("compare needs at least one method.")
     if references:
-        given += [Named(name=name) for name in REFERENCES]
+        given += [_reference(name, given[0]) for name in REFERENCES]
     chosen: dict[str, Named] = {}
     for method in given:
         find(method.name).recipe(**method.knobs)
         chosen.setdefault(label(method), method)
     return list(chosen.values())
+
+
+def _reference(role: str, beside: Named) -> Named:
+    """A reference that minimises what the method beside it does."""
+    objective = find(beside.name).recipe(**beside.knobs).objective
+    if not isinstance(objective, VaeLoss):
+        return Named(name=role)
+    changed = {k: v for k, v in asdict(objective).items() if v != getattr(VaeLoss, k)}
+    return Named(name="vae", base=role, **changed)
+
+
+def _role(method: Named) -> str | None:
+    """Which reference a method is, if it is one."""
+    name = method.knobs["base"] if method.name == "vae" else method.name
+    return str(name) if name in REFERENCES else None
 
 
 def _run_all(
@@ -189,8 +205,9 @@ def _run_all(
 def _ranked(out: Path, runs: Mapping[str, Sequence[Run]], seeds: tuple[int, ...]) -> Comparison:
     results = {name: [one.result for one in group] for name, group in runs.items()}
     metric, higher = _common_metric(results)
+    methods = {name: group[0].config.method for name, group in runs.items()}
     standings = [
-        _standing(name, results[name], metric, tuple(r.path for r in group))
+        _standing(name, methods[name], results[name], metric, tuple(r.path for r in group))
         for name, group in runs.items()
     ]
 
@@ -199,7 +216,8 @@ def _ranked(out: Path, runs: Mapping[str, Sequence[Run]], seeds: tuple[int, ...]
         return math.isnan(mean), -mean if higher else mean
 
     ordered = tuple(sorted(standings, key=rank))
-    return Comparison(out, metric, higher, seeds, ordered, _remarks(ordered, results))
+    roles = {name: _role(method) for name, method in methods.items()}
+    return Comparison(out, metric, higher, seeds, ordered, _remarks(ordered, roles, results))
 
 
 def _common_metric(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[str, bool]:
@@ -218,20 +236,24 @@ def _common_metric(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[
 
 
 def _standing(
-    name: str, results: Sequence[Mapping[str, Any]], metric: str, runs: tuple[Path, ...]
+    name: str,
+    method: Named,
+    results: Sequence[Mapping[str, Any]],
+    metric: str,
+    runs: tuple[Path, ...],
 ) -> Standing:
-    method, model = results[0]["method"], results[0]["primary_model"]
+    model = results[0]["primary_model"]
 
     def spread(what: str = "mean", **where: str) -> Spread | None:
         found = [_score(result, metric, **{"model": model, **where}) for result in results]
         values = [score[what] for score in found if score is not None]
         return _spread(values) if values else None
 
-    pools = find(method).recipe().pools
+    pools = _role(method) == "central"
     nothing = Spread(math.nan)
     return Standing(
         method=name,
-        reference=method in REFERENCES,
+        reference=_role(method) is not None,
         model=model,
         score=spread() or nothing,
         last=spread(at="last") or nothing,
@@ -274,11 +296,13 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _remarks(
-    ordered: Sequence[Standing], results: Mapping[str, Sequence[Mapping[str, Any]]]
+    ordered: Sequence[Standing],
+    roles: Mapping[str, str | None],
+    results: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> tuple[str, ...]:
     remarks = []
-    best = next((s for s in ordered if s.method != "central"), None)
-    if best and best.method == "local" and any(not s.reference for s in ordered):
+    best = next((s for s in ordered if roles[s.method] != "central"), None)
+    if best and roles[best.method] == "local" and any(not s.reference for s in ordered):
         remarks.append(
             f"No method beat local training ({best.score.mean:.3f}): with data this skewed, "
             "clients did best on their own."

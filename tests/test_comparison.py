@@ -227,3 +227,20 @@ def test_spread_is_the_sample_deviation() -> None:
     assert Spread(0.5, statistics.stdev([0.4, 0.6])).show("accuracy") == "0.500 ± 0.141"
     assert Spread(float("nan")).show("accuracy") == "–"
     assert Spread(1234.5678).show("loss") == "1235"
+
+
+def test_the_references_of_a_generative_method_minimise_what_it_does(tmp_path: Path) -> None:
+    tiny = make_config(
+        {"model": {"name": "beta-vae", "hidden": [4]}, "train": {"rounds": 1, "optimiser": "adam"}}
+    )
+    table = compare(["vae:beta=0.5,kl=mean"], tiny, out=tmp_path)
+    assert table.metric == "loss"
+    rows = {row.method: row for row in table.leaderboard}
+    assert {name: row.reference for name, row in rows.items()} == {
+        "vae (beta=0.5, kl=mean)": False,
+        "vae (base=local, beta=0.5, kl=mean)": True,
+        "vae (base=central, beta=0.5, kl=mean)": True,
+    }
+    assert rows["vae (base=central, beta=0.5, kl=mean)"].megabytes is None
+    best = min(rows.values(), key=lambda row: row.score.mean)
+    assert table.leaderboard[0] is best

@@ -20,6 +20,7 @@ from fedskew.data.federation import Client, Federation
 from fedskew.experiment import Run, make_federation
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.discrepancy import Settled
+from fedskew.report.terminal import run_summary
 from fedskew.score import Row
 from fedskew.server import Progress
 
@@ -371,6 +372,11 @@ def test_generated_samples_are_judged_the_same_for_the_same_seed(tmp_path: Path)
     assert central(one, "global")["frechet"] != central(one, "personal")["frechet"]
     other = go({**config, "seed": 1}, tmp_path / "one")
     assert central(other, "global")["frechet"] != central(one, "global")["frechet"]
+    said = run_summary(one)
+    for model in ("global", "personal"):
+        value = central(one, model)["frechet"]
+        assert f"samples drawn, {model}, round 3: CAS " in said
+        assert f"Fréchet {value:.3f}, precision " in said
 
 
 def test_nothing_is_generated_unless_asked(tmp_path: Path) -> None:

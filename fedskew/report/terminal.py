@@ -54,7 +54,7 @@ def run_summary(run: Run) -> str:
     }
     lines = [f"{name.ljust(8)}  {text}" for name, text in facts.items()]
     if folder.is_finished:
-        lines += ["", *_scores(run.result), *_found_by_the_server(run)]
+        lines += ["", *_scores(run.result), *_judged(run.result), *_found_by_the_server(run)]
         lines += [f"note: {note.splitlines()[0]}" for note in run.result["notes"]]
     return "\n".join([*lines, *_troubles(records)])
 
@@ -92,6 +92,21 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def _judged(result: Mapping[str, Any]) -> list[str]:
+    """How good samples drawn from the models are, where that was asked for."""
+    names = {"cas": "CAS", "frechet": "Fréchet", "precision": "precision", "recall": "recall"}
+    found: dict[tuple[str, int], list[str]] = {}
+    for score in result["scores"]:
+        if score["metric"] in names and score["at"] == "selected":
+            place = (score["model"], score["round"])
+            found.setdefault(place, []).append(f"{names[score['metric']]} {score['mean']:.3f}")
+    lines = [
+        f"samples drawn, {model}, round {number}: {', '.join(texts)}"
+        for (model, number), texts in found.items()
+    ]
+    return ["", *lines] if lines else []
 
 
 def _found_by_the_server(run: Run) -> list[str]:
