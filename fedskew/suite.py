@@ -23,7 +23,7 @@ from fedskew.suites.grid import Cell, cells, missing_datasets
 from fedskew.suites.machine import provenance
 from fedskew.suites.measure import MADE_WITH, Measured
 from fedskew.suites.page import Reproduction, page
-from fedskew.suites.pictures import draw_divergence, draw_samples
+from fedskew.suites.pictures import draw_divergence, draw_portraits, draw_samples
 from fedskew.suites.verdict import Verdict, judge
 
 __all__ = ["Reproduced", "Step", "find_suite", "load_suite", "reproduce", "suites"]
@@ -95,6 +95,8 @@ def reproduce(
     ):
         for setting, path in more.items():
             figures[setting].append(path)
+    for setting, paths in draw_portraits(suite, plan, results, directory, pictures).items():
+        figures[setting] += paths
     series = draw_series(suite, results, pictures)
     facts = Reproduction(
         suite=suite,

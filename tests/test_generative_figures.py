@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,14 @@ from torch import Tensor, nn
 from fedskew.engine.streams import stream
 from fedskew.experiment import Run, make_federation, run
 from fedskew.models.vae import Vae
-from fedskew.report import generative, plots
+from fedskew.parts import generative
+from fedskew.report import generative_plots, plots
 from fedskew.report.figures import draw_run, is_drawn, weight_table
-from fedskew.report.generative import (
-    GLOBAL,
+from fedskew.report.generative import GLOBAL, find_vaes, prior_samples
+from fedskew.report.images import (
     display_range,
     examples,
-    find_vaes,
     picture_grid,
-    prior_samples,
     sample_table,
     sampled_images,
 )
@@ -336,7 +336,7 @@ def test_a_run_killed_between_its_pictures_is_not_drawn_and_draws_the_rest(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(plots, "images", killed)
+        patch.setattr(generative_plots, "images", killed)
         with pytest.raises(KeyboardInterrupt):
             run(ALONE, out=tmp_path)
     (path,) = tmp_path.iterdir()
@@ -367,7 +367,7 @@ def test_codes_of_one_number_are_drawn_against_their_classes_in_the_classes_orde
     lines = [
         {"coder": "c", "sample": i, "label": i, "class": str(i), "z1": i / 10} for i in range(62)
     ]
-    (axes,) = plots.latent(lines, "toy").axes
+    (axes,) = generative_plots.latent(lines, "toy").axes
     places = [np.asarray(points.get_offsets()).tolist()[0] for points in axes.collections]
     assert places == [[i / 10, float(i)] for i in range(62)]
 
@@ -383,7 +383,7 @@ def test_prior_samples_are_seeded_and_independent_of_chunks_and_mode(
     assert model.training
     assert not drawn_once.requires_grad
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
-    monkeypatch.setattr(generative, "CHUNK", 2)
+    monkeypatch.setattr(generative, "in_parts", partial(generative.in_parts, size=2))
     torch.testing.assert_close(prior_samples(model, 7, seed=4), drawn_once)
     torch.testing.assert_close(prior_samples(model, 3, seed=4), drawn_once[:3])
     assert not torch.allclose(prior_samples(model, 7, seed=5), drawn_once)
@@ -402,7 +402,7 @@ def test_a_grid_keeps_colours_and_shades_from_black_to_white() -> None:
 
 
 def test_the_helpers_do_not_load_matplotlib() -> None:
-    code = "import sys, fedskew.report.generative; print('matplotlib' in sys.modules)"
+    code = "import sys, fedskew.report.generative_figures; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

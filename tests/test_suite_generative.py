@@ -17,7 +17,7 @@ from scipy.stats import entropy, spearmanr
 from scipy.stats import t as student
 
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, make_federation
+from fedskew.experiment import Run, make_federation, run
 from fedskew.models import seeded
 from fedskew.report.generative import prior_samples
 from fedskew.score import Row, by_group, summarise
@@ -32,7 +32,7 @@ from fedskew.suites.machine import Provenance
 from fedskew.suites.measure import Interval, Measured, interval
 from fedskew.suites.numbers import cell, span
 from fedskew.suites.page import Reproduction, page
-from fedskew.suites.pictures import draw_divergence, draw_samples, shown_as
+from fedskew.suites.pictures import draw_divergence, draw_portraits, draw_samples, shown_as
 from fedskew.suites.verdict import Results, compared, judge
 
 SUITE: dict[str, Any] = {
@@ -730,3 +730,28 @@ def test_a_generative_suite_runs_from_file_to_page(tmp_path: Path) -> None:
     # A finished suite is told again from its runs and data alone.
     again = reproduce(str(tmp_path / "toy.toml"), "smoke", tmp_path / "out").page.read_text()
     assert again.partition("## Made with")[0] == "\n".join(lines).partition("## Made with")[0]
+
+
+def test_figures_of_single_runs_come_to_the_page(tmp_path: Path) -> None:
+    shown = parse_suite(
+        {
+            **SUITE,
+            "scales": {"smoke": {"seeds": 1, "settings": ["one"]}},
+            "defaults": {**SUITE["defaults"], "train": {"rounds": 1}},
+            "portraits": {"new": ["samples", "matrices"]},
+        },
+        "vaes",
+    )
+    plan = cells(shown, "smoke")
+    results = {
+        (cell.setting, cell.arm, cell.seed): Measured(run(cell.config, out=tmp_path, draw=False))
+        for cell in plan
+    }
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    drawn = draw_portraits(shown, plan, results, None, folder)
+    assert drawn == {"one": [folder / "one-new-samples.png"]}
+    path = results["one", "new", 0].run.path / "figures" / "samples.png"
+    assert drawn["one"][0].read_bytes() == path.read_bytes()
+    with pytest.raises(ConfigError, match="portraits: unknown arm 'newer'"):
+        suite(portraits={"newer": ["samples"]})

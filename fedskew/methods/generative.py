@@ -30,6 +30,7 @@ from fedskew.parts.generative import (
     RememberingMean,
     VaeLoss,
 )
+from fedskew.parts.report import Report
 from fedskew.recipe import Card, Recipe, Stage, method
 from fedskew.recipe import Reduction as Equal
 
@@ -64,7 +65,7 @@ REVEALS = "a decoder draws what its client holds: with one class a client, its c
                "server_lr": f"{SERVER_LR}; none: the base's own",
                "divergence": "record how far each client's weights are from the mean"},
         sends="what the base sends; with weights = 'loss' also the client's training loss",
-        fails="the average of models trained apart draws nothing: latent spaces do not align. "
+        fails="the average of models trained apart draws nothing: latent spaces do not align; "
         + REVEALS,
         defaults=DEFAULTS,
     ),
@@ -143,8 +144,8 @@ NOISE = "few samples look far from N(0, 1) by chance (about 1.3/√n): small cli
                "(the best client alone); 'random' (as many clients, by lot); 'labels' (FedDisco's "
                "weights, as uneven)"},
         reduces=(Equal({"alpha": 0.0, "b": 0.0}, "vae"),),
-        sends=SENDS,
-        fails="with a large α nobody but one client is left. " + NOISE,
+        sends=SENDS + "; with control = 'labels' also how lopsided its labels are",
+        fails="with a large α nobody but one client is left; " + NOISE,
         defaults=DEFAULTS + "; so are raw distances and b = 0",
     ),
 )  # fmt: skip
@@ -163,7 +164,9 @@ def latent_weights(
 ) -> Recipe:
     plain = vae("fedavg", beta, eval_beta, reconstruction, kl, sampled)
     weighting = Settled(ByDiscrepancy(alpha, b, normalise, all_zero), control)
-    reports = (LatentDiscrepancy(encoded), LabelDiscrepancy(group=LABELS))
+    reports: tuple[Report, ...] = (LatentDiscrepancy(encoded),)
+    if control == "labels":
+        reports += (LabelDiscrepancy(group=LABELS),)
     return replace(
         plain,
         aggregates=Mean(weighting),
@@ -181,7 +184,7 @@ def latent_weights(
         knobs={**RULE, **LOSS, "every": "rounds from one measurement to the next, ≥ 1"},
         reduces=(Equal({"alpha": 0.0, "b": 0.0}, "vae"),),
         sends=SENDS + ", every so many rounds",
-        fails="weights measured early may cut off clients for good. " + NOISE,
+        fails="weights measured early may cut off clients for good; " + NOISE,
         defaults=DEFAULTS,
     ),
 )
@@ -219,7 +222,8 @@ def latent_weights_online(
                "components": "Gaussians each client describes its codes by; 0: the prior does",
                "shared_start": "false: each client begins with a model of its own"},
         sends="once, the decoder and the number of samples, with components also where codes lie",
-        fails="what no decoder draws is lost, and blur is learnt from blur. " + REVEALS,
+        fails="what no decoder draws is lost, blur is learnt from blur, and inputs must lie where "
+        "the decoder draws (normalise = 'unit' or 'signed'); " + REVEALS,
         defaults=DEFAULTS,
     ),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedskew.data.federation import Federation
 from fedskew.errors import RunError
 from fedskew.folder import RunFolder
-from fedskew.report.generative import pictures
+from fedskew.report.generative_figures import pictures
 from fedskew.score import Row
 from fedskew.store import make_folder, read_json, write_atomically, write_csv
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
+from fedskew.report.canvas import blank_figure, short
 from fedskew.report.figures import RoundMatrix
 
 FEW_CLIENTS = 25
@@ -34,8 +34,7 @@ def heat_maps(
     largest = max(len(matrix.clients) for matrix in series)
     named = largest <= FEW_CLIENTS
     side = 2.6 + 0.06 * largest if named else 3.0
-    figure = Figure(figsize=(max(5.5, side * len(series) + 1.2), side + 0.9), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank_figure(max(5.5, side * len(series) + 1.2), side + 0.9)
     panels = figure.subplots(1, len(series), squeeze=False)[0]
     low, high = colour_range(series)
     beyond = [v for m in series for v in np.diagonal(m.values).tolist() if not low <= v <= high]
@@ -111,9 +110,9 @@ def colour_range(series: Sequence[RoundMatrix]) -> tuple[float, float]:
 
 def _label(axes: Axes, clients: Sequence[str], named: bool) -> None:
     if named:
-        short = [name if len(name) <= 16 else f"{name[:15]}…" for name in clients]
-        axes.set_xticks(range(len(clients)), short, rotation=90, fontsize=6)
-        axes.set_yticks(range(len(clients)), short, fontsize=6)
+        names = [short(name) for name in clients]
+        axes.set_xticks(range(len(clients)), names, rotation=90, fontsize=6)
+        axes.set_yticks(range(len(clients)), names, fontsize=6)
         return
     axes.set_xlabel(f"{len(clients)} clients", fontsize=9)
     axes.tick_params(labelsize=7)

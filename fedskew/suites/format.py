@@ -92,6 +92,9 @@ class Suite(Part):
     clients_of: list[str] = Field([], description="arms whose clients are scored one by one")
     pictures: list[str] = Field([], description="arms whose samples from the prior are shown")
     follows: str = Field("", description="an arm whose divergence is shown beside its loss")
+    portraits: dict[str, list[str]] = Field(
+        {}, description="by arm, which figures of its run with seed 0 the page shows"
+    )
     defaults: Fragment = Field({}, description="under the config of every run")
     scales: dict[Literal["smoke", "desk", "paper"], Scale]
     settings: Annotated[list[Setting], Field(min_length=1)]
@@ -121,6 +124,7 @@ class Suite(Part):
         yield "clients_of", "arm", self.clients_of
         yield "pictures", "arm", self.pictures
         yield "follows", "arm", [self.follows] if self.follows else []
+        yield "portraits", "arm", self.portraits
         for setting in self.settings:
             yield f"setting {setting.name!r}", "arm", setting.arms or ()
         for name, scale in self.scales.items():

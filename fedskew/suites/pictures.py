@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from fedskew.experiment import make_federation
 from fedskew.models.vae import Vae
+from fedskew.report.figures import draw_run, is_drawn
 from fedskew.store import write_atomically, write_csv
 from fedskew.suites.clients import Data
 from fedskew.suites.figure import CURVES, png
 from fedskew.suites.format import Suite
+from fedskew.suites.grid import Cell
 from fedskew.suites.measure import Measured
 from fedskew.suites.verdict import Results
 
@@ -73,6 +76,28 @@ def _image_rows(rows: Mapping[str, Tensor], title: str) -> bytes:
         line[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=9)
     figure.suptitle(title, fontsize=11)
     return png(figure)
+
+
+def draw_portraits(
+    suite: Suite, plan: Sequence[Cell], results: Results, data_dir: Path | None, folder: Path
+) -> dict[str, list[Path]]:
+    """By setting: figures of single runs; what a run does not have is left out.
+
+    Runs of a suite are not drawn otherwise, and drawing needs the data again.
+    """
+    pictures: dict[str, list[Path]] = {}
+    shown = [cell for cell in plan if cell.seed == SEED and cell.arm in suite.portraits]
+    for cell in shown:
+        path = results[cell.setting, cell.arm, SEED].run.path
+        if not is_drawn(path):
+            draw_run(path, make_federation(cell.config, data_dir))
+        for figure in suite.portraits[cell.arm]:
+            drawn = path / "figures" / f"{figure}.png"
+            if drawn.is_file():
+                place = folder / f"{cell.setting}-{cell.arm}-{figure}.png"
+                write_atomically(place, drawn.read_bytes())
+                pictures.setdefault(cell.setting, []).append(place)
+    return pictures
 
 
 def draw_divergence(suite: Suite, results: Results, folder: Path) -> dict[str, Path]:

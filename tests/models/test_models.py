@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -121,36 +119,6 @@ def test_nothing_works_in_place_and_only_batchnorm_has_buffers(name: str) -> Non
     assert with_buffers == ({nn.BatchNorm2d} if name in RUNNING_STATISTICS else set())
 
 
-@pytest.mark.parametrize("name", VAES)
-def test_a_vae_gives_means_and_log_variances_and_decodes_the_means(name: str) -> None:
-    model = build(name, COLOUR, 10, latent=5)
-    x = torch.randn(3, *COLOUR)
-
-    assert isinstance(model, Vae)
-    assert model.latent == 5
-    codes = model.encoder(x)
-    assert codes.shape == (3, 10)
-    assert all(bool(parameter.any()) for parameter in model.decoder.parameters())
-    torch.testing.assert_close(model(x), model.decoder(codes[:, :5]))
-    low, high = (0.0, 1.0) if name == "beta-vae" else (-1.0, 1.0)
-    far = model.decoder(1e4 * torch.randn(50, 5)).detach()
-    assert (float(far.min()), float(far.max())) == pytest.approx((low, high), abs=1e-3)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("name", VAES)
-def test_a_vae_draws_in_the_shape_it_was_shown(name: str, channels: int) -> None:
-    """Strides leave over a row or a column or neither, at each layer: 25 sides, mixed."""
-    for side in range(12, 37):
-        shape = (channels, side, 48 - side)
-        model = build(name, shape, 10, **SMALL[name])
-        assert model(torch.randn(2, *shape)).shape == (2, *shape)
-
-
-def test_a_fully_connected_vae_takes_samples_that_are_no_images() -> None:
-    assert build("beta-vae", (6,), 3)(torch.randn(4, 6)).shape == (4, 6)
-
-
 def published_cnn(x: Tensor, w: list[Tensor]) -> Tensor:
     x = F.max_pool2d(F.relu(F.conv2d(x, w[0], w[1])), 2)
     x = F.max_pool2d(F.relu(F.conv2d(x, w[2], w[3])), 2)
@@ -199,39 +167,6 @@ def test_networks_compute_what_the_papers_wrote_with_relu_before_pooling(
     torch.testing.assert_close(
         model(x), published(x, list(model.parameters())), rtol=1e-4, atol=1e-5
     )
-
-
-def published_beta_vae(x: Tensor, w: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The second half of the last layer are log standard deviations."""
-    x = F.relu(F.linear(x.flatten(1), w[0], w[1]))
-    codes = F.linear(F.relu(F.linear(x, w[2], w[3])), w[4], w[5])
-    x = F.relu(F.linear(F.relu(F.linear(codes[:, :2], w[6], w[7])), w[8], w[9]))
-    drawn = F.linear(x, w[10], w[11]).sigmoid().reshape(-1, *GREY)
-    return codes[:, :2], codes[:, 2:].exp().square(), drawn
-
-
-def published_conv_vae(x: Tensor, w: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The second half of the last layer are log variances; of 28 rows 13 and 5 are left."""
-    x = F.relu(F.conv2d(F.relu(F.conv2d(x, w[0], w[1], stride=2)), w[2], w[3], stride=2))
-    codes = F.linear(x.flatten(1), w[4], w[5])
-    x = F.linear(codes[:, :128], w[6], w[7]).reshape(-1, 16, 5, 5)
-    x = F.relu(F.conv_transpose2d(x, w[8], w[9], stride=2))
-    drawn = F.conv_transpose2d(x, w[10], w[11], stride=2).tanh()
-    return codes[:, :128], codes[:, 128:].exp(), drawn
-
-
-@pytest.mark.parametrize(
-    ("name", "published"), [("beta-vae", published_beta_vae), ("conv-vae", published_conv_vae)]
-)
-def test_vaes_compute_what_the_papers_wrote(
-    name: str, published: Callable[[Tensor, list[Tensor]], tuple[Tensor, ...]]
-) -> None:
-    model = seeded(name, GREY, 10, seed=2)
-    x = torch.randn(5, *GREY, generator=torch.Generator().manual_seed(3))
-    mean, log_variance = model.get_submodule("encoder")(x).chunk(2, dim=1)
-
-    ours = (mean, log_variance.exp(), model(x))
-    torch.testing.assert_close(ours, published(x, list(model.parameters())), rtol=1e-4, atol=1e-5)
 
 
 def test_fedbabus_batchnorm_predicts_with_the_statistics_of_the_test_batch() -> None:
@@ -380,16 +315,6 @@ def test_images_too_small_for_a_network_are_told_which_models_take_them() -> Non
     )
 
 
-def test_images_too_small_for_a_vae_are_told_which_vaes_take_them() -> None:
-    with pytest.raises(ConfigError) as raised:
-        build("conv-vae", (1, 30, 11), 10)
-
-    assert str(raised.value) == (
-        "model 'conv-vae' needs images of at least 12x12 pixels, but these are 30x11: "
-        "choose from beta-vae."
-    )
-
-
 def test_features_are_refused_by_networks_for_images() -> None:
     with pytest.raises(ConfigError, match=r"shape \(144,\): choose from har-mlp, logistic, mlp\.$"):
         build("femnist-cnn", (144,), 6)
@@ -432,101 +357,3 @@ def test_describe_lists_every_model_with_its_defaults() -> None:
     assert cards["cnn-bn"].knobs == {"channels": 16, "affine": False}
     assert cards["logistic"].knobs == {}
     assert all(card.summary.endswith(".") for card in cards.values())
-
-
-class Stray(Classifier):
-    """A model that holds a parameter outside its two parts."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(784, 10))
-        self.scale = nn.Parameter(torch.ones(1))
-
-
-class OwnVae(nn.Module):
-    """A user's VAE that inherits nothing of ours; without ``latent``, if none is given."""
-
-    def __init__(self, latent: object = None, *, stray: bool = False) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(784, 4))
-        self.decoder = nn.Sequential(nn.Linear(2, 784), nn.Unflatten(1, GREY))
-        if latent is not None:
-            self.latent = latent
-        if stray:
-            self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        drawn: Tensor = self.decoder(self.encoder(x)[:, :2])
-        return drawn
-
-
-def own_model(shape: tuple[int, ...], classes: int, *, depth: int = 1) -> nn.Module:
-    return Classifier(nn.Flatten(), nn.Linear(shape[-1] ** 2, classes * depth))
-
-
-def failing_model(shape: tuple[int, ...], classes: int) -> nn.Module:
-    raise ZeroDivisionError("no layers")
-
-
-@pytest.fixture
-def user_module(monkeypatch: pytest.MonkeyPatch) -> str:
-    module = ModuleType("their_models")
-    vars(module).update(
-        good=own_model,
-        failing=failing_model,
-        number=3,
-        listing=lambda shape, classes: [1],
-        headless=lambda shape, classes: nn.Sequential(nn.Flatten()),
-        stray=lambda shape, classes: Stray(),
-        bare=lambda: Stray(),
-        vae=lambda shape, classes: OwnVae(2),
-        vae_without_latent=lambda shape, classes: OwnVae(),
-        vae_with_half_a_latent=lambda shape, classes: OwnVae(1.5),
-        vae_with_stray=lambda shape, classes: OwnVae(2, stray=True),
-        encoder_alone=lambda shape, classes: nn.ModuleDict({"encoder": nn.Linear(784, 4)}),
-    )
-    monkeypatch.setitem(sys.modules, "their_models", module)
-    return "their_models"
-
-
-def test_a_users_factory_gets_shape_classes_and_settings(user_module: str) -> None:
-    model = build(f"{user_module}:good", GREY, 10, depth=2)
-
-    assert size(model) == 785 * 20
-    assert model(torch.randn(2, *GREY)).shape == (2, 20)
-
-
-def test_a_users_vae_needs_no_class_of_ours(user_module: str) -> None:
-    model = build(f"{user_module}:vae", GREY, 10)
-
-    assert isinstance(model, OwnVae)
-    assert model(torch.randn(2, *GREY)).shape == (2, *GREY)
-
-
-@pytest.mark.parametrize(
-    ("factory", "knobs", "message"),
-    [
-        ("their_models:", {}, "must read 'module:function'"),
-        (":good", {}, "must read 'module:function'"),
-        ("no_such_models:good", {}, "module 'no_such_models' cannot be imported"),
-        ("their_models:goood", {}, "module 'their_models' has no function 'goood'"),
-        ("their_models:number", {}, "module 'their_models' has no function 'number'"),
-        ("their_models:bare", {}, "cannot be called with its settings: too many positional"),
-        ("their_models:good", {"dep": 2}, "unexpected keyword argument 'dep'"),
-        ("their_models:failing", {}, "raised ZeroDivisionError: no layers"),
-        ("their_models:listing", {}, "must return a torch.nn.Module, not list"),
-        ("their_models:headless", {}, "'body' is missing"),
-        ("their_models:stray", {}, "the parameter 'scale' outside 'body' and 'head'"),
-        ("their_models:encoder_alone", {}, "'encoder' and 'decoder', and 'decoder' is missing."),
-        ("their_models:vae_with_stray", {}, "'scale' outside 'encoder' and 'decoder'"),
-        ("their_models:vae_without_latent", {}, "so it needs a whole number 'latent'"),
-        ("their_models:vae_with_half_a_latent", {}, "so it needs a whole number 'latent'"),
-    ],
-)
-def test_a_users_factory_that_cannot_be_used_is_told_why(
-    user_module: str, factory: str, knobs: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError) as raised:
-        build(factory, GREY, 10, **knobs)
-
-    assert message in str(raised.value)
-    assert repr(factory) in str(raised.value)
