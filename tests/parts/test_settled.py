@@ -106,7 +106,6 @@ def settled_state(memory: Groups) -> ServerState:
 
 
 STATE = settled_state({})
-
 TRIO = [
     Update(client, {"w": torch.zeros(1)}, size, 1)
     for client, size in (("a", 10), ("b", 10), ("c", 20))
