@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -107,14 +107,8 @@ class ByDiscrepancy(Weighting):
     def measured(
         self, updates: Sequence[Update], weights: Sequence[float], state: ServerState
     ) -> dict[str, dict[str, float]]:
-        known = _known(updates, state)
-        return {
-            u.client: {
-                "weight": weight,
-                **({"discrepancy": known[u.client]} if u.client in known else {}),
-            }
-            for u, weight in zip(updates, weights, strict=True)
-        }
+        used = {u.client: weight for u, weight in zip(updates, weights, strict=True)}
+        return _recorded(used, _known(updates, state), state.memory)
 
 
 def _known(updates: Sequence[Update], state: ServerState) -> dict[str, float]:
@@ -122,6 +116,18 @@ def _known(updates: Sequence[Update], state: ServerState) -> dict[str, float]:
     remembered = numbers(state.memory, DISCREPANCY, "d")
     sent = [u for u in updates if DISCREPANCY in u.reports]
     return {**remembered, **{u.client: float(u.reports[DISCREPANCY]["d"]) for u in sent}}
+
+
+def _recorded(
+    weights: Mapping[str, float], found: Mapping[str, float], memory: Groups
+) -> dict[str, dict[str, float]]:
+    """By client: its weight, and what is known about it."""
+    active = numbers(memory, DISCREPANCY, "active")
+    columns = {"weight": weights, "discrepancy": found, "active_dimensions": active}
+    return {
+        client: {name: of[client] for name, of in columns.items() if client in of}
+        for client in weights
+    }
 
 
 def numbers(memory: Groups, group: str, name: str) -> dict[str, float]:
@@ -204,15 +210,8 @@ class Settled(Weighting):
         """Everybody's numbers, also of those who were not asked."""
         used = {u.client: weight for u, weight in zip(updates, weights, strict=True)}
         found = numbers(state.memory, DISCREPANCY, "d")
-        active = numbers(state.memory, DISCREPANCY, "active")
-        return {
-            client: {
-                "weight": used.get(client, 0.0),
-                "discrepancy": found[client],
-                **({"active_dimensions": active[client]} if client in active else {}),
-            }
-            for client in found
-        }
+        everybody = {client: used.get(client, 0.0) for client in found}
+        return _recorded(everybody, found, state.memory)
 
 
 def entropy(weights: Tensor) -> float:

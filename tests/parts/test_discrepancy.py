@@ -223,3 +223,13 @@ def test_bad_settings_get_one_sentence(
     arguments = ["run", "digits", "--set", "method=feddisco", "--set", setting]
     assert main([*arguments, "--out", str(tmp_path)]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_what_is_known_of_a_client_is_recorded_beside_its_weight() -> None:
+    memory = {"discrepancy": {"a/d": torch.tensor(0.5), "a/active": torch.tensor(2.0)}}
+    updates = [Update("a", {}, 1, 1), Update("b", {}, 1, 1)]
+    rule = ByDiscrepancy(1.0, 0.0, False)
+    assert rule.measured(updates, [0.25, 0.75], ServerState({}, memory=memory)) == {
+        "a": {"weight": 0.25, "discrepancy": 0.5, "active_dimensions": 2.0},
+        "b": {"weight": 0.75},
+    }
