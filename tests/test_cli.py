@@ -166,9 +166,12 @@ def test_ctrl_c_says_how_far_the_run_was_and_the_same_command_goes_on(
         show(self, *seen)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # Whoever starts the tests in the background of a shell has them ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with monkeypatch.context() as patch:
         patch.setattr(Plain, "show", interrupt)
         assert main(command) == 130
+    signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == (
         "stopped after round 1 of 2 (fedavg, seed 0); repeat the command to go on\n"
     )

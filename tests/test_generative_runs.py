@@ -206,12 +206,18 @@ def traffic(done: Run, stage: str) -> list[tuple[int, int]]:
     return [(line["bytes_down"], line["bytes_up"]) for line in lines(done, "rounds.jsonl", stage)]
 
 
-def test_the_hand_over_of_latent_weights_is_counted_once(tmp_path: Path) -> None:
-    """Everybody is sent the finished model and answers with five numbers of eight bytes."""
-    done = go(settings(latent(alpha=0.1)), tmp_path)
+@pytest.mark.parametrize(("control", "count"), [("none", 4), ("labels", 5)])
+def test_the_hand_over_of_latent_weights_is_counted_once(
+    control: str, count: int, tmp_path: Path
+) -> None:
+    """Everybody is sent the finished model and answers with a few numbers of eight bytes.
+
+    Nobody is asked about its labels unless that is the control.
+    """
+    done = go(settings(latent(alpha=0.01, control=control)), tmp_path)
     plain = (4 * MODEL, 4 * MODEL)
     assert traffic(done, "baseline") == [plain] * 3
-    assert traffic(done, "main") == [(8 * MODEL, 4 * MODEL + 4 * 5 * 8), plain, plain]
+    assert traffic(done, "main") == [(8 * MODEL, 4 * MODEL + 4 * count * 8), plain, plain]
 
 
 @pytest.mark.parametrize("components", [0, 3])
