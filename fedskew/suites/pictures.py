@@ -20,7 +20,6 @@ from fedskew.suites.grid import Cell
 from fedskew.suites.measure import Measured
 from fedskew.suites.verdict import Results
 
-REAL = "real test images"
 SEED = 0
 """The seed whose runs are shown, and that of the draws."""
 
@@ -28,21 +27,24 @@ SEED = 0
 def draw_samples(
     suite: Suite, results: Results, data: Mapping[str, Data], folder: Path
 ) -> dict[str, Path]:
-    """By setting: real images, and under them what each arm's global model makes of noise."""
+    """By setting: what each arm's global model makes of noise, an arm a row.
+
+    Real images only set the range of grey: a page may be published, the data are their owners'.
+    """
     pictures = {}
     for setting, seen in data.items():
         if not len(seen.images) or seen.images.ndim != 4 or seen.images.shape[1] not in (1, 3):
             continue
-        rows = {REAL: seen.images}
+        rows: dict[str, Tensor] = {}
         for arm in suite.pictures:
             run = results.get((setting, arm, SEED))
             drawn = None if run is None else prior_draws(run, len(seen.images))
             if drawn is not None:
                 rows[suite.arm(arm).label] = drawn
-        if len(rows) > 1:
+        if rows:
             title = f"{suite.setting(setting).label}, seed {SEED}: samples from the prior"
             pictures[setting] = folder / f"{setting}-samples.png"
-            write_atomically(pictures[setting], _image_rows(rows, title))
+            write_atomically(pictures[setting], _image_rows(rows, seen.images, title))
     return pictures
 
 
@@ -63,8 +65,7 @@ def shown_as(images: Tensor, real: Tensor) -> Tensor:
     return scaled.clamp(0.0, 1.0).movedim(1, -1)
 
 
-def _image_rows(rows: Mapping[str, Tensor], title: str) -> bytes:
-    real = rows[REAL]
+def _image_rows(rows: Mapping[str, Tensor], real: Tensor, title: str) -> bytes:
     count = len(real)
     figure = Figure(figsize=(2.6 + 0.8 * count, 0.6 + 0.85 * len(rows)), layout="constrained")
     panels = figure.subplots(len(rows), count, squeeze=False)
