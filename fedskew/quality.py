@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.client import TrainTask, train_clients
+from fedskew.config import FEWEST_JUDGED
 from fedskew.data.federation import Client, Federation, check_samples
 from fedskew.engine.cohort import in_workers, one_intra_op_thread
 from fedskew.engine.graph import Graphs
@@ -30,7 +31,7 @@ from fedskew.site import Settings, Site
 HIDDEN, BATCH = (128, 64), 64
 EPOCHS, STEPS = 2, 800
 """A classifier sees its samples at least so often, and takes at least so many steps."""
-NEIGHBOURS, MOST = 3, 1000
+NEIGHBOURS, MOST = FEWEST_JUDGED - 1, 1000
 """Of manifolds: the neighbour a sample's ball reaches to, and how many samples make one."""
 NEGLIGIBLE = 1e-12
 """Differences smaller than this share of what was subtracted are rounding errors."""

@@ -19,7 +19,7 @@ from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
 from fedskew.models.registry import Classifier
 from fedskew.models.vae import Vae
-from fedskew.parts.report import Groups
+from fedskew.parts.report import Finished, Groups
 from fedskew.recipe import Recipe, find, methods
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate
@@ -114,6 +114,34 @@ def make_site(
         plan=Plan("vectorised", chunk, "the test says so"),
         seed=seed,
     )
+
+
+def just_trained(module: nn.Module, federation: Federation, **changes: Any) -> Finished:
+    """A client as its reports see it, all of it real; ``changes`` replace what a test is about."""
+    tensors = copied(module.state_dict())
+    known: dict[str, Any] = {
+        "client": federation.clients[0],
+        "x": federation.x,
+        "y": federation.y,
+        "classes": federation.classes,
+        "module": module.eval(),
+        "received": tensors,
+        "trained": tensors,
+        "changed": frozenset(tensors),
+        "steps": 2,
+        "optimiser": Optimiser("sgd", 0.1),
+        "private": {},
+        "broadcast": {},
+        "public": federation.public,
+        "rng": np.random.default_rng(0),
+        "agreed": np.random.default_rng(1),
+    }
+    return Finished(**{**known, **changes})
+
+
+def unknown_tensors(module: nn.Module) -> Tensors:
+    """A model of nothing but NaN: whoever reads it is found out."""
+    return {name: torch.full_like(t, torch.nan) for name, t in copied(module.state_dict()).items()}
 
 
 class ListJournal:

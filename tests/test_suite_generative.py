@@ -599,7 +599,7 @@ def saved(run: Measured, name: str = "global", model: str = "beta-vae") -> None:
     (run.run.path / "config.json").write_text(json.dumps({"config": method}))
 
 
-def test_samples_from_the_prior_stand_under_real_images(
+def test_samples_from_the_prior_are_shown_in_the_range_of_real_images(
     tmp_path: Path, drawn: list[Figure]
 ) -> None:
     arms = [{"name": name, "label": name.title(), "method": "vae"} for name in

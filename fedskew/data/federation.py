@@ -112,6 +112,11 @@ class Federation:
             [np.bincount(y[c.split(split)], minlength=self.classes) for c in self.clients]
         )
 
+    def majority_classes(self) -> dict[str, str]:
+        """By client, the class it has most training samples of; the first of equals."""
+        most = self.class_counts().argmax(axis=1)
+        return {c.name: self.class_names[i] for c, i in zip(self.clients, most, strict=True)}
+
     def pooled(self) -> Client:
         """All clients' training and validation data in one place: the central reference.
 

@@ -62,10 +62,11 @@ def sample_table(vaes: Vaes, federation: Federation, seed: int) -> Table:
     latent = latent_of(vaes.model(GLOBAL if vaes.has_global else owners[0]))
     shown = [(GLOBAL, SIDE**2)] if vaes.has_global else []
     shown += [(name, SIDE) for name in owners]
+    majority = federation.majority_classes()
     return [
         {
             "model": name,
-            "majority": "" if name == GLOBAL else _majority(federation, name),
+            "majority": majority.get(name, ""),
             "number": number,
             **{f"z{d}": value for d, value in enumerate(code, 1)},
         }
@@ -161,8 +162,3 @@ def picture_grid(images: Tensor, columns: int, shade: Shade) -> NDArray[np.float
 def _by_model(table: Table) -> Iterator[tuple[str, Table]]:
     for name in dict.fromkeys(str(line["model"]) for line in table):
         yield name, [line for line in table if line["model"] == name]
-
-
-def _majority(federation: Federation, client: str) -> str:
-    counts = np.bincount(federation.y.numpy()[federation.by_name[client].train])
-    return federation.class_names[int(counts.argmax())]

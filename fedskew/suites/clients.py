@@ -21,7 +21,7 @@ from fedskew.suites.verdict import Results
 
 LEGACY = "legacy"
 SHOWN = 10
-"""So many real images are shown beside as many samples."""
+"""So many samples of a model are shown; as many real images give their range of grey."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ def look(
             federation = make_federation(place.config, data_dir)
             if not fallback:
                 _check_classes(suite, place.setting, federation)
-            found[place.setting] = Data(majority_classes(federation), real_images(federation))
+            found[place.setting] = Data(federation.majority_classes(), real_images(federation))
     return found
 
 
@@ -60,15 +60,6 @@ def _check_classes(suite: Suite, setting: str, federation: Federation) -> None:
             if name.casefold() not in known:
                 error = unknown(f"class of {federation.name}", name, federation.class_names)
                 raise ConfigError(f"suite {suite.name!r}: client_numbers: {error}")
-
-
-def majority_classes(federation: Federation) -> dict[str, str]:
-    """By client, the class it has most training samples of; the first of equals."""
-    most = federation.class_counts().argmax(axis=1)
-    return {
-        client.name: federation.class_names[i]
-        for client, i in zip(federation.clients, most, strict=True)
-    }
 
 
 def real_images(federation: Federation, most: int = SHOWN) -> Tensor:

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import copied, toy_federation, toy_vae
+from helpers import just_trained, toy_federation, toy_vae, unknown_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedskew.data.federation import Client
-from fedskew.engine.optim import Optimiser
 from fedskew.models import Vae
 from fedskew.parts.distil import FromDecoders, SendDecoder, components_of
 from fedskew.parts.report import Finished, Groups
@@ -66,26 +65,10 @@ def test_codes_that_are_all_the_same_make_one_component_with_a_spread() -> None:
     assert found["variance"].tolist() == [[pytest.approx(1e-6)] * 2]
 
 
-def finished(module: nn.Module, seed: int = 0, **changes: Any) -> Finished:
-    tensors = copied(module.state_dict())
-    known: dict[str, Any] = {
-        "client": FEDERATION.clients[2],
-        "x": FEDERATION.x,
-        "y": FEDERATION.y,
-        "classes": FEDERATION.classes,
-        "module": module.eval(),
-        "received": {name: torch.full_like(t, np.nan) for name, t in tensors.items()},
-        "trained": tensors,
-        "changed": frozenset(tensors),
-        "steps": 2,
-        "optimiser": Optimiser("sgd", 0.1),
-        "private": {},
-        "broadcast": {},
-        "public": np.arange(0),
-        "rng": np.random.default_rng(seed),
-        "agreed": np.random.default_rng(1),
-    }
-    return Finished(**{**known, **changes})
+def finished(module: nn.Module, **changes: Any) -> Finished:
+    """The model it received must not be looked at."""
+    given = {"client": FEDERATION.clients[2], "received": unknown_tensors(module), **changes}
+    return just_trained(module, FEDERATION, **given)
 
 
 def test_a_client_sends_its_decoder_and_nothing_of_its_encoder() -> None:

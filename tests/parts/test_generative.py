@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import copied, toy_federation, toy_vae
+from helpers import copied, just_trained, toy_federation, toy_vae, unknown_tensors
 from scipy.stats import norm, wasserstein_distance
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from fedskew.data.federation import Client
-from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
 from fedskew.models import Vae
 from fedskew.parts.aggregate import ServerState, Update, normalised
@@ -160,25 +159,9 @@ def test_impossible_losses_get_one_sentence(knobs: dict[str, Any], says: str) ->
 
 
 def finished(module: nn.Module, **changes: Any) -> Finished:
-    tensors = copied(module.state_dict())
-    known: dict[str, Any] = {
-        "client": FEDERATION.clients[3],
-        "x": FEDERATION.x,
-        "y": FEDERATION.y,
-        "classes": FEDERATION.classes,
-        "module": module.eval(),
-        "received": tensors,
-        "trained": {name: torch.full_like(t, math.nan) for name, t in tensors.items()},
-        "changed": frozenset(tensors),
-        "steps": 2,
-        "optimiser": Optimiser("sgd", 0.1),
-        "private": {},
-        "broadcast": {},
-        "public": np.arange(0),
-        "rng": np.random.default_rng(0),
-        "agreed": np.random.default_rng(1),
-    }
-    return Finished(**{**known, **changes})
+    """The model it trained must not be looked at."""
+    given = {"client": FEDERATION.clients[3], "trained": unknown_tensors(module), **changes}
+    return just_trained(module, FEDERATION, **given)
 
 
 def sent(given: Finished, report: LatentDiscrepancy | None = None) -> dict[str, float]:
