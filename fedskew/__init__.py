@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from fedskew.comparison import Comparison, compare
     from fedskew.config import Config, load_config, make_config
     from fedskew.data.federation import Client, Federation
+    from fedskew.deploy.adapt import adapt
+    from fedskew.deploy.generate import generate
+    from fedskew.deploy.predict import predict
     from fedskew.errors import ConfigError, DataError, FedskewError, RunError
     from fedskew.experiment import Run, load_run, make_federation, run
 
@@ -27,11 +30,14 @@ __all__ = [
     "FedskewError",
     "Run",
     "RunError",
+    "adapt",
     "compare",
+    "generate",
     "load_config",
     "load_run",
     "make_config",
     "make_federation",
+    "predict",
     "run",
 ]
 
@@ -45,11 +51,14 @@ _HOME = {
     "FedskewError": "fedskew.errors",
     "Run": "fedskew.experiment",
     "RunError": "fedskew.errors",
+    "adapt": "fedskew.deploy.adapt",
     "compare": "fedskew.comparison",
+    "generate": "fedskew.deploy.generate",
     "load_config": "fedskew.config",
     "load_run": "fedskew.experiment",
     "make_config": "fedskew.config",
     "make_federation": "fedskew.experiment",
+    "predict": "fedskew.deploy.predict",
     "run": "fedskew.experiment",
 }
 

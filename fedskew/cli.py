@@ -1,4 +1,4 @@
-"""The command line: run, compare, list, show and reproduce.
+"""The command line: run, compare, list, show, reproduce, and what deployed clients need.
 
 Only typer and rich are imported at the top, so that ``fedskew --help`` answers at once; what a
 command needs it imports itself.
@@ -20,6 +20,7 @@ import click
 import typer
 from rich.console import Console
 
+from fedskew.deploy import commands
 from fedskew.errors import FedskewError, unknown
 
 if TYPE_CHECKING:
@@ -232,6 +233,9 @@ def reproduce(
     for verdict in done.verdicts:
         typer.echo(f"{verdict.claim.name}: {verdict.text}")
     typer.echo(f"The whole page is {done.page}.")
+
+
+commands.register(app)
 
 
 def config_file(given: str) -> Path:

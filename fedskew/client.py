@@ -44,7 +44,10 @@ class DescribeTask:
 
 @dataclass(frozen=True)
 class ScoreTask:
-    """Score the global model, or the client's personal one, as it is or adapted."""
+    """Score the global model, or the client's personal one, as it is or adapted.
+
+    With ``samples`` the answer holds every sample's values too, not only the client's scores.
+    """
 
     client: str
     round: int
@@ -52,6 +55,7 @@ class ScoreTask:
     model: ModelKind
     splits: tuple[str, ...]
     adapt: Adapt | None = None
+    samples: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Scored:
     scores: dict[str, Scores]
     tensors: Tensors
     error: str | None = None
+    samples: dict[str, Tensors] = field(default_factory=dict)
 
 
 def train_clients(

@@ -18,6 +18,9 @@ FEWEST_JUDGED = 4
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
+Shots = Annotated[int, Field(ge=0, strict=True)] | Literal["all"]
+WHOLE_BATCH = 2**31
+"""More samples than any client has."""
 
 
 def _named(value: Any) -> Any:
@@ -28,6 +31,14 @@ def _named(value: Any) -> Any:
 def _all(value: Any) -> Any:
     """TOML has no null: "all" stands for no limit."""
     return None if value == "all" else value
+
+
+def _whole(value: Any) -> Any:
+    return WHOLE_BATCH if value == "all" else value
+
+
+def _several(value: Any) -> Any:
+    return value if isinstance(value, list) else ["all" if value is None else value]
 
 
 class Section(BaseModel):
@@ -68,12 +79,18 @@ class FederationSection(Section):
     validation: Share = 0.1
     test: Share = 0.2
     test_from: Literal["auto", "matched", "holdout"] = "auto"
+    by_segment: bool = Field(
+        True, description="windows that overlap stay on one side of every split; false: anywhere"
+    )
     samples: Positive | None = Field(None, description="thin the training data to so many")
     public: Annotated[int, Field(ge=0)] = Field(
         0, description="samples set aside for everybody to look at, e.g. as a shared probe"
     )
     test_samples: Positive | None = Field(None, description="thin the published test data")
     skew: list[Choice] = []
+    features: dict[str, Any] | None = Field(
+        None, description="fewer or scaled features: {top = 144, scale = 'client' or 'feature'}"
+    )
     seed: int | None = Field(None, description="seed of the split; none takes the run's")
 
 
@@ -102,10 +119,30 @@ class EvaluateSection(Section):
     """What is scored, and whether models are fine-tuned before a last look."""
 
     every: Positive = 1
-    fine_tune_epochs: Annotated[int, Field(ge=0)] = 0
-    fine_tune_part: str = Field("all", description="'all', or a part of the model: 'head', 'body'")
+    fine_tune_epochs: Annotated[int, Field(ge=0)] = Field(
+        0, description="how long models adapt before a last look; 0: as the method says, if it does"
+    )
+    fine_tune_part: str | list[str] = Field(
+        "method",
+        description="what adapts: 'method' (what the method says, else all), 'all', or parts of "
+        "the model like 'head' or ['encoder', 'decoder']; the others stay frozen",
+    )
     fine_tune_lr: Rate | None = None
-    shots: Positive | None = Field(None, description="samples a class for fine-tuning; none: all")
+    fine_tune_batch: Annotated[Positive | None, BeforeValidator(_whole)] = Field(
+        None, description="samples a step; 'all' in one; none: the run's own"
+    )
+    fine_tune_at: Literal["both", "last", "selected"] = Field(
+        "both", description="adapt the models of the last round, of the selected one, or of both"
+    )
+    fine_tune_patience: Positive | None = Field(
+        None,
+        description="find the number of epochs on held-out shots: looks without a smaller loss",
+    )
+    shots: Annotated[list[Shots], BeforeValidator(_several)] = Field(
+        ["all"],
+        min_length=1,
+        description="samples a class to adapt on, each number is scored: [0, 1, 2, 5, 'all']",
+    )
     generated: Annotated[int, Field(ge=0)] = Field(
         0, description="samples drawn from a generative model at the end, to judge it by"
     )

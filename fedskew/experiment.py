@@ -126,8 +126,8 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
         if name in section.options and ":" not in section.dataset:
             raise ConfigError(f"{name} is no option of a dataset: set federation.{name} instead.")
     if ":" in section.dataset:
-        for name in ("classes", "image"):
-            if wanted[name] is not None:
+        for name in ("classes", "image", "features"):
+            if getattr(section, name) is not None:
                 raise ConfigError(
                     f"federation.{name} cannot change what {section.dataset!r} returns: let the "
                     "function do it."
@@ -156,6 +156,8 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
         test_samples=section.test_samples,
         skew=[{"kind": skew.name, **skew.knobs} for skew in section.skew],
         public=section.public,
+        by_segment=section.by_segment,
+        features=section.features,
     )
 
 
@@ -364,14 +366,6 @@ def _train_section(config: Config, stage: Stage) -> TrainSection:
 
 def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
     train, evaluate = _train_section(config, stage), config.evaluate
-    adapt = site.recipe.adapts
-    if evaluate.fine_tune_epochs:
-        part = EVERYTHING if evaluate.fine_tune_part == "all" else only(evaluate.fine_tune_part)
-        # What is trained for may differ from what is trained: the recipe's word on it stands.
-        objective = adapt.phases[-1].objective if adapt else None
-        phase = Phase(part, evaluate.fine_tune_epochs, evaluate.fine_tune_lr, objective)
-        site.training(phase)
-        adapt = Adapt((phase,), evaluate.shots)
     if train.clients_per_round and train.clients_per_round > len(site.federation.clients):
         raise ConfigError(
             f"train.clients_per_round is {train.clients_per_round}, "
@@ -385,9 +379,55 @@ def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
         score_every=evaluate.every,
         lr_decay=train.lr_decay,
         lr_steps=tuple(train.lr_steps),
-        adapt=adapt,
+        adapts=adaptations(config, site),
         matrix_rounds=None if evaluate.matrix_rounds is None else tuple(evaluate.matrix_rounds),
     )
+
+
+def adaptations(config: Config, site: Site) -> tuple[Adapt, ...]:
+    """What a run's models do before they are scored as adapted, for each number of shots."""
+    evaluate, own = config.evaluate, site.recipe.adapts
+    wanted = [count for count in evaluate.shots if count != 0]
+    phases = own.phases if own else (Phase(epochs=evaluate.fine_tune_epochs),)
+    if not phases[-1].epochs and not evaluate.fine_tune_epochs:
+        if any(count != "all" for count in wanted):
+            raise ConfigError(
+                f"evaluate.shots asks for adaptation, but method {config.method.name!r} says "
+                "nothing about it: set evaluate.fine_tune_epochs."
+            )
+        return ()
+    *before, last = phases
+    parts = evaluate.fine_tune_part
+    if parts == "all":
+        last = replace(last, trains=EVERYTHING)
+    elif parts != "method":
+        last = replace(last, trains=only(*([parts] if isinstance(parts, str) else parts)))
+    if evaluate.fine_tune_epochs:
+        last = replace(last, epochs=evaluate.fine_tune_epochs)
+    if evaluate.fine_tune_lr is not None:
+        last = replace(last, lr=evaluate.fine_tune_lr)
+    site.training(last)
+    _check_shots(wanted, site.federation)
+    return tuple(
+        Adapt(
+            (*before, last), None if count == "all" else count, evaluate.fine_tune_patience,
+            evaluate.fine_tune_batch,
+        )
+        for count in wanted
+    )  # fmt: skip
+
+
+def _check_shots(wanted: Sequence[int | str], federation: Federation) -> None:
+    """Refuse a number of shots nobody has: it would be the same as all data."""
+    y = federation.y.numpy()
+    clients = (*federation.clients, *federation.unseen)
+    most = max(int(np.bincount(y[c.train]).max()) for c in clients if len(c.train))
+    for count in wanted:
+        if isinstance(count, int) and count > most:
+            raise ConfigError(
+                f"evaluate.shots asks for {count} samples a class, but no client has more than "
+                f"{most} of any."
+            )
 
 
 def hand_over(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedskew.engine.streams import stream
 from fedskew.folder import RunFolder
 from fedskew.parts.generative import from_prior
 from fedskew.parts.objective import Bound, Tensors
+from fedskew.predictions import PREDICTIONS, Predictions
 from fedskew.score import CENTRAL, Row, by_group, summarise
 from fedskew.scoring import on_central_test
 from fedskew.server import (
@@ -25,7 +26,8 @@ from fedskew.server import (
     has_global_model,
     has_personal_models,
     primary_model,
-    score,
+    score_tasks,
+    scored,
 )
 from fedskew.site import Site
 from fedskew.store import save_tensors
@@ -37,18 +39,30 @@ def finish(
     """Score what is scored once, save all models, sum up; from the last and the selected round."""
     more: list[Row] = []
     notes: list[str] = []
+    predictions = Predictions()
     stored = {"last": folder.last(site.stage), "selected": folder.selected(site.stage)}
     last, selected = (progress.round for progress, _ in stored.values())
     for which, (progress, private) in stored.items():
         backend.restore(private)
         if which == "last" or selected != last:
-            if rounds.adapt is not None:
-                rows, failed = score(site, backend, progress.state, progress.round, rounds.adapt)
-                more += rows
-                notes += failed
+            at = config.evaluate.fine_tune_at
+            adapts = rounds.adapts if at in ("both", which) or selected == last else ()
+            for adapt in (None, *adapts):
+                tasks = score_tasks(site, progress.state, progress.round, adapt, samples=True)
+                results = scored(site, backend, tasks)
+                if adapt is not None:
+                    more += [row for _, rows in results for row in rows]
+                if progress.round == selected:
+                    predictions.add([on for on, _ in tasks], adapt, [found for found, _ in results])
+                notes += [
+                    f"{found.client} could not be adapted: {found.error}"
+                    for found, _ in results
+                    if found.error
+                ]
             if "decoder" in site.recipe.objective.needs and len(site.federation.central_test):
                 more += generative_rows(site, backend, progress, config.evaluate.generated)
         save_models(site, backend, progress, folder.path / "models" / which)
+    predictions.save(folder.path / PREDICTIONS)
     result = summary(config, site, folder, more, last, selected)
     folder.finish(more, {**result, "notes": notes})
 
@@ -58,8 +72,8 @@ def generative_rows(
 ) -> list[Row]:
     """What is asked of a generative model once: its samples, and the clients' models together.
 
-    The clients' own models are scored on the central test set, one by one and as an ensemble:
-    every sample by the model that explains it best.
+    The clients' own models are scored on the central test set, one by one and, if by a loss, as
+    an ensemble: every sample by the model that explains it best.
     """
     state, objective = progress.state, site.recipe.objective
     rows: list[Row] = []
@@ -85,8 +99,10 @@ def generative_rows(
         values = on_central_test(site, own)
         for client, found in values.items():
             note("personal", client, objective.summed(found))
-        each = torch.stack([found[objective.primary] for found in values.values()])
-        best = {f"ensemble_{objective.primary}": float(each.min(dim=0).values.mean())}
+        best: dict[str, float] = {}
+        if not objective.higher_is_better:
+            each = torch.stack([found[objective.primary] for found in values.values()])
+            best[f"ensemble_{objective.primary}"] = float(each.min(dim=0).values.mean())
         if generated:
             best |= _judged(site, own, generated)
         note("personal", CENTRAL, best)
@@ -135,8 +151,11 @@ def summary(
 ) -> dict[str, Any]:
     """The run in one dictionary: what tables and reports are made of."""
     rows = [row for row in (*folder.rows(), *more) if row.stage == site.stage]
+    odd = set(site.federation.odd)
+    rows += [replace(row, on="odd") for row in rows if row.on == "seen" and row.client in odd]
     records = folder.records()
     higher = site.recipe.objective.higher_is_better
+    per_round = config.train.clients_per_round
     scores = [
         {
             "at": at, "round": number, "model": model, "on": on, "adapted": how, "split": split,
@@ -161,6 +180,9 @@ def summary(
             "up": sum(record.bytes_up for record in records),
             "down": sum(record.bytes_down for record in records),
         },
+        "privacy": site.recipe.aggregates.spent(
+            last, per_round or len(site.federation.clients), len(site.federation.clients)
+        ),
         "failures": sum(len(record.failures) for record in records),
         "seconds": folder.seconds(),
         "plan": site.plan.as_dict(),

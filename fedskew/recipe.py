@@ -16,7 +16,7 @@ from fedskew.parts.correct import Correction
 from fedskew.parts.distil import Invention
 from fedskew.parts.objective import Erm, Objective
 from fedskew.parts.report import Report
-from fedskew.parts.select import EVERYTHING, Select
+from fedskew.parts.select import EVERYTHING, NOTHING, Select
 from fedskew.plugins import import_function
 
 
@@ -41,11 +41,16 @@ class Phase:
 class Adapt:
     """What a client does to its model before it is scored as adapted.
 
-    ``shots`` labelled samples a class (None: all of its training data), each phase in turn.
+    ``shots`` labelled samples a class (None: all of its training data), each phase in turn, in
+    batches of ``batch_size`` (None: the run's). With ``patience`` the number of epochs is found on
+    samples held out of those (see ``fedskew.adapting``): so many looks without a smaller loss end
+    the search.
     """
 
     phases: tuple[Phase, ...]
     shots: int | None = None
+    patience: int | None = None
+    batch_size: int | None = None
 
     @property
     def label(self) -> str:
@@ -64,10 +69,10 @@ class Recipe:
     aggregates: Aggregator = field(default_factory=Mean)
     adapts: Adapt | None = None
     prepares: tuple[Stage, ...] = ()
-    syncs: bool = True
-    """Whether clients begin a round with what the server sent; else they go on with their own."""
+    keeps: Select = NOTHING
+    """What clients share but do not load: they go on with their own, newcomers get the server's."""
     starts_apart: bool = False
-    """Whether clients that do not sync begin with models drawn at random, each its own."""
+    """Whether clients that keep everything begin with models drawn at random, each its own."""
     pools: bool = False
     """Train on everyone's data in one place (the central reference)."""
     invents: Invention | None = None

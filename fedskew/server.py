@@ -30,7 +30,7 @@ class Rounds:
     score_every: int = 1
     lr_decay: float = 1.0
     lr_steps: tuple[int, ...] = ()
-    adapt: Adapt | None = None
+    adapts: tuple[Adapt, ...] = ()
     matrix_rounds: tuple[int, ...] | None = None
     """Rounds whose matrices over clients are kept; none: the first, two between, the last."""
 
@@ -125,7 +125,7 @@ def federate(
         outcomes = backend.train(tasks)
         updates, failures = accept(outcomes, site)
         enough = min(rounds.min_clients, len(wanted))
-        state, updates = aggregate(site, state, updates, failures, enough)
+        state, updates = aggregate(site, replace(state, round=number), updates, failures, enough)
         if not updates and number == 1:
             # A first round in which every client fails is a wrong set-up, not bad luck.
             client, reason = next(iter(failures.items()))
@@ -134,7 +134,7 @@ def federate(
             state = replace(state, matrices={})
         rows: list[Row] = []
         if rounds.scores_in(number):
-            rows = score(site, backend, state, number)[0] + measured_rows(site, state, number)
+            rows = score(site, backend, state, number) + measured_rows(site, state, number)
         selected = progress.selected.see(
             number, validation_score(rows, site), site.recipe.objective.higher_is_better
         )
@@ -219,7 +219,8 @@ def aggregate(
     Looking at the one result is cheaper than at every update; only if it is not finite are the
     updates searched for the cause.
     """
-    state = replace(state, notes=(), measured={}, matrices={})
+    rng = stream(site.seed, site.stage, "aggregate", state.round)
+    state = replace(state, notes=(), measured={}, matrices={}, rng=rng)
     if len(updates) >= min_clients:
         trainers = len(_trainers(site))
         found = site.recipe.aggregates.aggregate(state, updates, trainers)
@@ -256,7 +257,8 @@ def has_global_model(site: Site) -> bool:
 
 def has_personal_models(site: Site) -> bool:
     """Whether clients end with models of their own."""
-    own = site.has_personal_phase or site.recipe.aggregates.per_client or not site.recipe.syncs
+    kept = site.recipe.keeps.names(site.module)
+    own = site.has_personal_phase or site.recipe.aggregates.per_client or bool(kept)
     return own or not has_global_model(site)
 
 
@@ -269,41 +271,55 @@ def score(
     backend: Backend,
     state: ServerState,
     round_number: int,
-    adapt: Adapt | None = None,
-) -> tuple[list[Row], tuple[str, ...]]:
-    """Score the global and the personal models on everyone they concern.
+) -> list[Row]:
+    """Score the global and the personal models on everyone they concern."""
+    tasks = score_tasks(site, state, round_number)
+    return [row for _, rows in scored(site, backend, tasks) for row in rows]
 
-    Returns the rows, and a sentence about every client that could not be adapted.
-    """
+
+def score_tasks(
+    site: Site,
+    state: ServerState,
+    round_number: int,
+    adapt: Adapt | None = None,
+    samples: bool = False,
+) -> list[tuple[str, ScoreTask]]:
+    """On whom which model is scored; adapted, and sample by sample, the main one only."""
     federation = site.federation
     tasks: list[tuple[str, ScoreTask]] = []
     kinds: list[ModelKind] = ["global"] if has_global_model(site) else []
     if has_personal_models(site):
         kinds.append("personal")
-    if adapt is not None:
+    alone = adapt is not None or samples
+    if alone:
         kinds = [primary_model(site)]
     for model in kinds:
         for on, clients in (("seen", federation.clients), ("unseen", federation.unseen)):
             for client in clients:
                 splits = ("validation", "test") if on == "seen" else ("test",)
                 sent = state.shared if model == "global" else state.sent_to(client.name)
-                tasks.append(
-                    (on, ScoreTask(client.name, round_number, sent, model, splits, adapt))
-                )  # fmt: skip
-        if model == "global" and adapt is None and len(federation.central_test):
+                task = ScoreTask(client.name, round_number, sent, model, splits, adapt, samples)
+                tasks.append((on, task))
+        if model == "global" and not alone and len(federation.central_test):
             task = ScoreTask(CENTRAL, round_number, state.shared, model, ("test",))
             tasks.append(("central", task))
-    scored = backend.score([task for _, task in tasks])
-    rows: list[Row] = []
-    for (on, task), result in zip(tasks, scored, strict=True):
-        rows.extend(_rows(site, on, task, result))
-    failed = tuple(f"{s.client} could not be adapted: {s.error}" for s in scored if s.error)
-    return rows, failed
+    return tasks
 
 
-def _rows(site: Site, on: str, task: ScoreTask, scored: Scored) -> list[Row]:
+def scored(
+    site: Site, backend: Backend, tasks: Sequence[tuple[str, ScoreTask]]
+) -> list[tuple[Scored, list[Row]]]:
+    """What came of each task, and its rows."""
+    results = backend.score([task for _, task in tasks])
+    return [
+        (result, _rows(site, on, task, result))
+        for (on, task), result in zip(tasks, results, strict=True)
+    ]
+
+
+def _rows(site: Site, on: str, task: ScoreTask, result: Scored) -> list[Row]:
     rows = []
-    for split, scores in scored.scores.items():
+    for split, scores in result.scores.items():
         if task.client == CENTRAL:
             count = len(site.federation.central_test)
         else:

@@ -73,7 +73,7 @@ class Site:
     def private(self) -> list[str]:
         """Entries of the model a client keeps for the next round."""
         entries = self.module.state_dict().keys()
-        return sorted(entries - self.shared if self.recipe.syncs else entries)
+        return sorted((entries - self.shared) | self.recipe.keeps.names(self.module))
 
     @cached_property
     def parameters(self) -> frozenset[str]:
@@ -115,6 +115,8 @@ class Site:
             if not trained:
                 part = " and ".join(phase.trains.only) or "what is left of it"
                 raise ConfigError(f"the model has no parameters to train in its {part}.")
+            # How long a phase lasts and how fast it goes changes nothing about its steps.
+            step = replace(phase, epochs=None, lr=None)
             self._trainings[phase] = Training(
                 _gradient(self.module, objective, phase),
                 trained=trained,
@@ -131,7 +133,7 @@ class Site:
                 pads=not trains_batch_statistics(self.module),
                 counts_steps=objective.counts_steps,
                 drops=any(isinstance(layer, StreamDropout) for layer in modules),
-                graphs=self.graphs.setdefault((phase, objective, optimiser.is_plain), {}),
+                graphs=self.graphs.setdefault((step, objective, optimiser.is_plain), {}),
             )
         # A copy that shares the traced steps: the learning rate is this caller's own.
         training = copy.copy(self._trainings[phase])
@@ -139,13 +141,8 @@ class Site:
         return training
 
     def received(self, sent: Tensors, private: Groups) -> Tensors:
-        """The model a client has: what was sent, completed by what it keeps.
-
-        Where clients do not sync it is the other way round: what they keep is the whole model.
-        """
-        kept = private.get(SHARED, {})
-        below, above = (kept, sent) if self.recipe.syncs else (sent, kept)
-        return {**self.initial, **below, **above}
+        """The model a client has: what was sent, and over it what it keeps of its own."""
+        return {**self.initial, **sent, **private.get(SHARED, {})}
 
     def begins_with(self, client: str, sent: Tensors, private: Groups) -> Tensors:
         """The model a client trains from: the one it has, or at first perhaps a draw of its own."""

@@ -7,10 +7,12 @@ import errno
 import io
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -75,6 +77,12 @@ def save_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None =
     # Views into a stack of clients share memory, which the format refuses: make each its own.
     own = {name: _own(tensor) for name, tensor in tensors.items()}
     write_atomically(path, save(own, metadata=metadata))
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+    write_atomically(path, content.getvalue())
 
 
 def _own(tensor: Tensor) -> Tensor:

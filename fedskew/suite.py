@@ -16,6 +16,7 @@ from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import write_atomically, write_json
 from fedskew.suites.clients import look
+from fedskew.suites.curves import draw_coverage, draw_shots, draw_trades
 from fedskew.suites.entries import Fallback
 from fedskew.suites.figure import draw, draw_series
 from fedskew.suites.format import Suite, find_suite, load_suite, suites
@@ -90,6 +91,8 @@ def reproduce(
     pictures = folder / "figures" / title
     figures = draw(suite, plan, results, pictures)
     for more in (
+        draw_shots(suite, plan, results, pictures),
+        draw_coverage(suite, plan, results, pictures),
         draw_divergence(suite, results, pictures),
         draw_samples(suite, results, data, pictures),
     ):
@@ -97,7 +100,7 @@ def reproduce(
             figures[setting].append(path)
     for setting, paths in draw_portraits(suite, plan, results, directory, pictures).items():
         figures[setting] += paths
-    series = draw_series(suite, results, pictures)
+    series = draw_series(suite, results, pictures) | draw_trades(suite, results, pictures)
     facts = Reproduction(
         suite=suite,
         scale=scale,

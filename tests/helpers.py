@@ -17,6 +17,7 @@ from fedskew.backends.local import LocalBackend
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
+from fedskew.models.civae import Civae
 from fedskew.models.registry import Classifier
 from fedskew.models.vae import Vae
 from fedskew.parts.report import Finished, Groups
@@ -84,9 +85,20 @@ def toy_vae(kind: str = "mlp", features: int = 6, latent: int = 2) -> Vae:
         return Vae(encoder, decoder, latent)
 
 
+def toy_civae(kind: str = "mlp", features: int = 6, latent: int = 2, classes: int = 3) -> Civae:
+    """The same autoencoder with a classifier on its codes."""
+    vae = toy_vae(kind, features, latent)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return Civae(vae.encoder, vae.decoder, latent, classes)
+
+
 def model_for(recipe: Recipe, kind: str = "mlp") -> nn.Module:
     """A toy model with the parts the recipe's objective calls."""
-    return toy_vae(kind) if "decoder" in recipe.objective.needs else toy_model(kind)
+    needs = recipe.objective.needs
+    if "classifier" in needs:
+        return toy_civae(kind)
+    return toy_vae(kind) if "decoder" in needs else toy_model(kind)
 
 
 def copied(tensors: Mapping[str, Tensor]) -> Tensors:

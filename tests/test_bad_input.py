@@ -113,7 +113,10 @@ def test_no_rounds_or_fewer(refused: Refused, rounds: int) -> None:
     [
         (["vae", "model=mlp"], "'vae' needs a model with an encoder and a decoder, which 'mlp' is"),
         (["fedavg", "model=beta-vae"], "needs a model with a body and a head, which 'beta-vae' is"),
-        (["latent-weights", "model=logistic"], "choose from beta-vae, conv-vae."),
+        (
+            ["latent-weights", "model=logistic"],
+            "choose from beta-vae, conv-civae, conv-vae, dense-civae.",
+        ),
         (["vae", "method.beta=-1"], "beta must not be negative, not -1"),
         (["vae", "method.beta=nan"], "beta must not be negative, not nan"),
         (["vae", "method.eval_beta=-0.5"], "eval_beta must not be negative, not -0.5"),
@@ -157,11 +160,81 @@ def test_settings_of_generative_methods_that_cannot_work(
     assert says in refused(f"method={name}", "model=beta-vae", *others)
 
 
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("features.tpo=3", "unknown setting of features 'tpo': did you mean 'top'?"),
+        ("features.top=0", "top of features must be at least 1, not 0"),
+        ("features.top=5", "top of features is 5, but flat has only 4 features"),
+        ("features.scale=row", "unknown scale of features 'row': choose from client, feature."),
+        ("features=4", "federation.features: input should be a valid dictionary (given: 4)"),
+        ("by_segment=maybe", "federation.by_segment: input should be a valid boolean"),
+    ],
+)
+def test_settings_of_features_that_cannot_work(
+    refused: Refused, tmp_path: Path, setting: str, says: str
+) -> None:
+    own = write_npz(tmp_path / "flat.npz")
+    assert says in refused(own, "federation.partition=iid", f"federation.{setting}")
+
+
+def test_images_have_no_features_to_choose_from(refused: Refused) -> None:
+    sentence = refused("federation.features.top=4")
+    assert "samples that are lists of features, but a sample of digits has shape" in sentence
+
+
+def test_odd_clients_without_an_angle(refused: Refused) -> None:
+    sentence = refused('federation.skew=[{name = "rotation", odd = 1}]')
+    assert "odd of skew 'rotation' needs odd_angle" in sentence
+
+
 def test_a_convolutional_vae_wants_images(refused: Refused, tmp_path: Path) -> None:
     setting = write_npz(tmp_path / "flat.npz")
     sentence = refused(setting, "federation.partition=iid", "method=vae", "model=conv-vae")
     assert "'conv-vae' needs images of shape (channels, height, width)" in sentence
     assert "choose from beta-vae." in sentence
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "says"),
+    [
+        ({"x": np.zeros((4, 9, 9), np.uint8)}, [], "shape [1, 9, 9], but the run takes [1, 8, 8]"),
+        ({"y": np.array([0, 1, 2, 10])}, [], "label 10 of sample 3 is none of the run's classes"),
+        ({"x": np.zeros((0, 8, 8), np.uint8), "y": np.zeros(0, int)}, [], "no samples"),
+        ({"x": np.full((4, 8, 8), 16.0)}, [], "pixels span 16 to 16, but those of the run 0 to 1"),
+        ({}, ["--shots", "2"], "there are 1 of class '1': ask for fewer"),
+        ({}, ["--client", "zoe"], "has a global model only: leave the client out"),
+        ({}, ["--part", "neck"], "the model has no part 'neck'; it has body, head"),
+    ],
+)
+def test_samples_and_settings_nobody_can_adapt_to(
+    earlier: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arrays: dict[str, Any],
+    options: list[str],
+    says: str,
+) -> None:
+    (folder,) = earlier.iterdir()
+    given = {"x": np.zeros((4, 8, 8), np.uint8), "y": np.array([0, 0, 1, 2]), **arrays}
+    np.savez(tmp_path / "few.npz", **given)
+    out = tmp_path / "mine"
+    assert main(["adapt", str(folder), str(tmp_path / "few.npz"), "--out", str(out), *options]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert says in sentence
+    assert not out.exists()
+
+
+def test_a_truncated_file_of_samples(
+    earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder,) = earlier.iterdir()
+    path = tmp_path / "half.npz"
+    np.savez(path, x=np.zeros((4, 8, 8), np.uint8))
+    path.write_bytes(path.read_bytes()[:100])
+    assert main(["predict", str(folder), str(path), "--threshold", "0.5"]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert "half.npz is not a complete npz file" in sentence
 
 
 def test_truncated_gz(refused: Refused, tmp_path: Path) -> None:

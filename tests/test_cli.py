@@ -12,12 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from fedskew import cli
 from fedskew.cli import main
 from fedskew.config import load_config, make_config
+from fedskew.data.datasets import load
 from fedskew.experiment import load_run, resolve, run
 from fedskew.parts.aggregate import ServerState
 from fedskew.progress import Live, Plain
@@ -41,7 +43,8 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "loaded: [] 0"
-    assert all(command in done.stdout for command in ("run", "compare", "list", "show"))
+    commands = ("run", "compare", "list", "show", "adapt", "predict", "generate", "export", "drift")
+    assert all(command in done.stdout for command in commands)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +91,11 @@ def test_the_card_of_a_method_says_all_a_user_should_know(
         (["run", "digits", "--set", "train.rounds"], "--set wants key=value"),
         (["compare", "fedavg", "--seeds", "0"], "seeds must be at least 1"),
         (["compare", "fedprox:mu"], "wants name=value"),
+        (["adapt", "nowhere", "few.npz", "--out", "x"], "nowhere is not a run folder"),
+        (["predict", "nowhere", "few.npz"], "nowhere is not a run folder"),
+        (["predict", "nowhere", "few.npz", "--threshold", "1"], "threshold must lie between"),
+        (["generate", "nowhere", "--count", "5", "--out", "x"], "nowhere is not a run folder"),
+        (["generate", "nowhere", "--out", "x"], "missing option '--count'"),
     ],
 )
 def test_a_wrong_command_gets_one_sentence_and_code_2(
@@ -109,7 +117,7 @@ def test_run_leaves_a_folder_that_show_sums_up_and_is_not_run_again(
     assert "round 2/2: loss" in first
     (folder,) = tmp_path.iterdir()
     figures = {path.name for path in (folder / "figures").iterdir()}
-    names = ("learning", "clients", "partition")
+    names = ("learning", "clients", "partition", "coverage")
     assert figures == {f"{name}.{kind}" for name in names for kind in ("png", "csv")}
     assert main(["show", str(folder)]) == 0
     shown = capsys.readouterr().out
@@ -120,6 +128,70 @@ def test_run_leaves_a_folder_that_show_sums_up_and_is_not_run_again(
     assert main(command) == 0
     assert "finished already" in capsys.readouterr().out
     assert (folder / "result.json").stat().st_mtime_ns == stamp
+
+
+def test_a_new_client_adapts_a_run_and_predicts_with_what_that_leaves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "digits", *QUICK, "--out", str(tmp_path / "runs")])
+    (folder,) = (tmp_path / "runs").iterdir()
+    digits = load("digits", normalise="unit")
+    for name, rows in (("few", slice(40)), ("new", slice(40, 100))):
+        np.savez(tmp_path / f"{name}.npz", x=digits.x[rows].numpy(), y=digits.y[rows].numpy())
+    capsys.readouterr()
+    few, mine = str(tmp_path / "few.npz"), str(tmp_path / "mine")
+    shots = ["--shots", "3", "--epochs", "8", "--lr", "0.1", "--part", "head", "--seed", "4"]
+    assert main(["adapt", str(folder), few, "--out", mine, *shots]) == 0
+    printed = capsys.readouterr().out
+    assert "adapted:   head for 8 epochs, lr 0.1" in printed
+    assert "3 of each class used" in printed
+    answers = tmp_path / "answers.csv"
+    given = ["--threshold", "0.4", "--out", str(answers)]
+    assert main(["predict", mine, str(tmp_path / "new.npz"), *given]) == 0
+    printed = capsys.readouterr().out
+    lines = answers.read_text().splitlines()
+    assert len(lines) == 61
+    asked = sum("ask for a label" in line for line in lines)
+    assert f"{asked} of 60 to ask" in printed
+    assert "threshold: 0.4, as given" in printed
+    right = sum(line.split(",")[1] == line.split(",")[4] for line in lines[1:])
+    assert f"accuracy:  {right / 60:.3f} of all" in printed
+
+
+def test_generate_and_export_leave_their_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("method=civae", "model=dense-civae", "federation.normalise=unit", "train.lr=0.001")
+    chosen = [part for setting in settings for part in ("--set", setting)]
+    main(["run", "digits", *QUICK, *chosen, "--out", str(tmp_path / "runs")])
+    (folder,) = (tmp_path / "runs").iterdir()
+    capsys.readouterr()
+    chosen = ["--count", "7", "--threshold", "0.11", "--as-drawn", "--spread", "2", "--no-check"]
+    assert main(["generate", str(folder), "--out", str(tmp_path / "made"), *chosen]) == 0
+    assert capsys.readouterr().out.startswith("7 samples from the global model of civae-")
+    assert (tmp_path / "made" / "samples.png").is_file()
+    small = ["--no-int8", "--prune", "0.5", "--out", str(tmp_path / "small")]
+    assert main(["export", str(folder), *small]) == 0
+    assert "pruned 50%" in capsys.readouterr().out
+    assert not list((tmp_path / "small").glob("*int8*"))
+
+
+def test_drift_hands_every_option_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def drifted(*places: Path, **options: Any) -> str:
+        assert places == (Path("somewhere"), tmp_path)
+        assert options == {
+            "client": "ann", "shots": 3, "threshold": 0.7, "accuracy": 0.9, "window": 20,
+            "seed": 5, "data_dir": Path("data"),
+        }  # fmt: skip
+        return "a table"
+
+    monkeypatch.setattr("fedskew.deploy.drift.drift", drifted)
+    options = "--client ann --shots 3 --threshold 0.7 --accuracy 0.9 --window 20 --seed 5"
+    given = [*options.split(), "--data-dir", "data", "--out", str(tmp_path)]
+    assert main(["drift", "somewhere", *given]) == 0
+    assert capsys.readouterr().out.startswith("a table\n")
 
 
 def test_show_reports_an_unfinished_run_and_its_dropped_clients(

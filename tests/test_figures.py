@@ -69,6 +69,7 @@ def test_clients_stand_lowest_first_with_their_score_after_fine_tuning(finished:
     assert {line["client"]: float(line["accuracy"]) for line in lines} == scores(finished, selected)
     adapted = {line["client"]: float(line["adapted"]) for line in lines}
     assert adapted == scores(finished, selected, adapted=True)
+    assert {line["how"] for line in lines} == {"fine-tuned 1"}
 
 
 def test_the_partition_is_counted_in_training_samples(finished: Run) -> None:

@@ -47,7 +47,7 @@ ALONE: dict[str, Any] = {
     "federation": {"clients": 3},
     "train": TRAIN,
 }
-OF_CODES = ("encodings", "latent")
+OF_CODES = ("encodings", "latent", "latent-space")
 OF_IMAGES = ("reconstructions", "samples")
 
 
@@ -360,7 +360,7 @@ def test_codes_of_features_are_drawn_but_no_images(tmp_path: Path) -> None:
 def test_a_classifier_that_weighs_by_size_draws_neither_codes_nor_weights(tmp_path: Path) -> None:
     settings = {"model": "logistic", "train": {"rounds": 1}}
     done = run(settings, out=tmp_path, federation=toy_federation())
-    assert drawn(done) == {"learning", "clients", "partition"}
+    assert drawn(done) == {"learning", "clients", "partition", "coverage"}
 
 
 def test_codes_of_one_number_are_drawn_against_their_classes_in_the_classes_order() -> None:

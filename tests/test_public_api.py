@@ -9,8 +9,8 @@ import fedskew
 
 PUBLIC = {
     "Client", "Comparison", "Config", "ConfigError", "DataError", "Federation", "FedskewError",
-    "Run", "RunError", "compare", "load_config", "load_run", "make_config", "make_federation",
-    "run",
+    "Run", "RunError", "adapt", "compare", "generate", "load_config", "load_run", "make_config",
+    "make_federation", "predict", "run",
 }  # fmt: skip
 
 

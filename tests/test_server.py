@@ -26,6 +26,7 @@ from helpers import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedskew.adapting import shots
 from fedskew.client import DescribeTask, Outcome, ScoreTask, TrainTask
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
@@ -36,9 +37,8 @@ from fedskew.models.registry import Classifier
 from fedskew.parts.aggregate import Mean, ServerState, Uniform, Update
 from fedskew.parts.objective import Batch, Bound, Context, Erm
 from fedskew.parts.report import Finished, Report, Reported
-from fedskew.parts.select import only
+from fedskew.parts.select import EVERYTHING, only
 from fedskew.recipe import Adapt, Phase, Recipe, Stage, find
-from fedskew.scoring import shots
 from fedskew.server import Choice, Handed, Progress, Rounds, accept, federate, participants
 from fedskew.site import Settings, Site
 
@@ -382,12 +382,12 @@ def test_a_sample_of_clients_is_drawn_among_those_that_are_wanted() -> None:
 
 
 def test_a_client_that_starts_apart_draws_a_model_of_its_own_once() -> None:
-    site = make_site(Recipe(syncs=False, starts_apart=True))
+    site = make_site(Recipe(keeps=EVERYTHING, starts_apart=True))
     ann, again, bob = (site.begins_with(c, site.initial, {}) for c in ("c0", "c0", "c1"))
     assert_same_bits(ann, again)
     assert all(not torch.equal(ann[name], bob[name]) for name in ann)
     assert all(not torch.equal(ann[name], site.initial[name]) for name in ann)
-    seeded = make_site(Recipe(syncs=False, starts_apart=True), seed=1)
+    seeded = make_site(Recipe(keeps=EVERYTHING, starts_apart=True), seed=1)
     assert not torch.equal(seeded.begins_with("c0", {}, {})["head.weight"], ann["head.weight"])
     kept = run(site, 1).backend.private_of("c0")
     assert_same_bits(site.begins_with("c0", site.initial, kept), kept["model"])

@@ -18,7 +18,8 @@ from fedskew.suite import Reproduced, Step, find_suite, reproduce, suites
 from fedskew.suites.format import Claim, merged, parse_suite
 from fedskew.suites.grid import cells, missing_datasets
 from fedskew.suites.machine import UNKNOWN, commit
-from fedskew.suites.measure import MADE_WITH, Interval, interval
+from fedskew.suites.measure import MADE_WITH
+from fedskew.suites.statistics import Interval, interval
 from fedskew.suites.verdict import Finding, decide, indistinct, judge, overall
 
 TOY = """

@@ -24,15 +24,16 @@ from fedskew.score import Row, by_group, summarise
 from fedskew.store import save_tensors
 from fedskew.suite import reproduce
 from fedskew.suites.clients import Data, look
-from fedskew.suites.entries import ScoreName
 from fedskew.suites.figure import draw, draw_series, mean_curve, too_tall
 from fedskew.suites.format import Claim, Suite, parse_suite
 from fedskew.suites.grid import cells
 from fedskew.suites.machine import Provenance
-from fedskew.suites.measure import Interval, Measured, interval
+from fedskew.suites.measure import Measured
 from fedskew.suites.numbers import cell, span
 from fedskew.suites.page import Reproduction, page
 from fedskew.suites.pictures import draw_divergence, draw_portraits, draw_samples, shown_as
+from fedskew.suites.scores import ScoreName
+from fedskew.suites.statistics import Interval, interval
 from fedskew.suites.verdict import Results, compared, judge
 
 SUITE: dict[str, Any] = {

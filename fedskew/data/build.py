@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from fedskew.data.choice import at_least
 from fedskew.data.dataset import Dataset
 from fedskew.data.deal import Labels
+from fedskew.data.features import Features, with_features
 from fedskew.data.federation import Client, Federation, Indices
 from fedskew.data.partition import matched_test, partition
 from fedskew.data.skew import apply_skew, keyed_rng
@@ -34,6 +36,8 @@ def build(
     skew: Sequence[Mapping[str, Any]] = (),
     public: int = 0,
     test_samples: int | None = None,
+    by_segment: bool = True,
+    features: Mapping[str, Any] | None = None,
 ) -> Federation:
     """Divide a dataset over clients; the same arguments give the same federation.
 
@@ -43,7 +47,11 @@ def build(
     rows aside; ``"auto"`` is matched where the dataset has a split that fits, else holdout.
     ``validation`` is a share of what is left for training. ``samples`` first thins the training
     pool to so many rows, classes as equal as they can be; ``test_samples`` does the same to the
-    published test split.
+    published test split. ``by_segment=False`` lets rows of one segment (windows that overlap) lie
+    on both sides of a split, which flatters every score: for comparison with work that did so.
+
+    ``features`` are settings of :class:`~fedskew.data.features.Features`: what clients do with
+    their samples once skews have made them what they are.
 
     ``public`` rows leave the training pool before anything else, chosen as ``samples`` chooses:
     a class with too few rows for an equal share leaves whole. Nobody trains or is tested on them
@@ -58,6 +66,8 @@ def build(
             raise ConfigError(
                 f"{name} must be a share from 0 up to, not including, 1: not {share}."
             )
+    wanted = Features.of(features)
+    dataset = dataset if by_segment else replace(dataset, segment=None)
     by_owner = partition == "owner"
     matched = _is_matched(dataset, by_owner, test_from)
     pool = dataset.train_rows if matched or not by_owner else np.arange(len(dataset.y))
@@ -98,7 +108,8 @@ def build(
     for position, settings in enumerate(skew):
         own_seed = int(keyed_rng(seed, "skew", str(position)).integers(2**63))
         federation = apply_skew(federation, settings, own_seed)
-    return federation
+    # Skews give the central test rows of its own; only here is it known whose they were.
+    return with_features(federation, wanted, () if published else seen)
 
 
 def _is_matched(dataset: Dataset, by_owner: bool, test_from: str) -> bool:

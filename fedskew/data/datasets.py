@@ -91,6 +91,8 @@ def load(
             raw = sources.with_writers(raw, _qmnist_folder(data_dir))
         if options.get("digits_only"):
             raw = sources.only_digits(raw)
+        if options.get("ink_on_black"):
+            raw = sources.inverted(raw)
     except PermissionError as error:
         raise DataError(f"dataset {name!r}: no permission to read {error.filename}.") from error
     return to_dataset(name, raw, preparation, entry.published)
@@ -197,7 +199,10 @@ REGISTRY: dict[str, Entry] = {
             ),
             _npz("femnist.npz"),
         ),
-        options={"digits_only": "leave the letters out"},
+        options={
+            "digits_only": "leave the letters out",
+            "ink_on_black": "ink is 1 and paper 0, as in MNIST; stored images are the other way",
+        },
     ),
     "cifar10": Entry(
         "60,000 colour pictures of 32x32 pixels in 10 classes.",

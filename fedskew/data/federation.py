@@ -40,6 +40,8 @@ class Federation:
     ``x`` holds one float32 sample a row, already scaled; ``y`` its class. ``environment``, where
     it exists, gives each row the id of the environment it was drawn from inside its client.
     ``public`` rows belong to nobody; everybody may look at them, but not at their labels.
+    ``odd`` names clients that were made unlike the others on purpose. ``features`` gives, where
+    only some features were kept, the place of each in a sample as stored.
 
     >>> import numpy as np, torch
     >>> rows = np.arange(4)
@@ -58,6 +60,8 @@ class Federation:
     central_test: Indices = field(default_factory=_no_samples)
     environment: Tensor | None = None
     public: Indices = field(default_factory=_no_samples)
+    odd: tuple[str, ...] = ()
+    features: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_samples(self.name, self.x, self.y, len(self.class_names))
@@ -67,6 +71,11 @@ class Federation:
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise DataError(f"federation {self.name!r} has two clients named {twice!r}.")
+        for name in self.odd:
+            if name not in names:
+                raise DataError(
+                    f"federation {self.name!r} has no client {name!r}, which is said to be odd."
+                )
         for client in self.clients:
             if len(client.train) == 0:
                 raise DataError(f"client {client.name!r} has no training samples.")

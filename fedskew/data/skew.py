@@ -7,8 +7,8 @@ keyed by the client's name, so the order in which clients stand changes nobody's
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from fedskew.data.choice import Choice, at_least, register
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
+from fedskew.data.parties import part
 from fedskew.errors import ConfigError, DataError, unknown
 
 SKEWS: dict[str, Choice] = {}
@@ -61,6 +62,8 @@ def rotation(
     spread: float | None = None,
     environments: int = 2,
     fill: float | None = None,
+    odd_angle: float | None = None,
+    odd: int | str | None = None,
 ) -> Federation:
     """Each client's images turned by its own angle (low..high degrees), plus or minus spread.
 
@@ -69,6 +72,11 @@ def rotation(
     turn uncovers gets the image's own background (the median of its corners) or ``fill``.
     A client's range of 2 * spread degrees is cut into ``environments`` equal bins; the central
     test set stays upright.
+
+    ``odd_angle`` turns some clients by this angle instead of their own: ``odd`` of the seen ones,
+    drawn by the seed (one unless given), or with ``odd = "unseen"`` all unseen clients and nobody
+    else. Their images are spread around it only if ``spread`` is given, and are of one
+    environment otherwise. Who is odd changes nobody else's angle.
     """
     _need_images("rotation", federation)
     at_least("environments", environments, 1)
@@ -81,18 +89,47 @@ def rotation(
         raise ConfigError(f"spread of skew 'rotation' must be at least 0 degrees, not {width!r}.")
     if fill is not None and not _real([fill]):
         raise ConfigError(f"fill of skew 'rotation' must be a number, not {fill!r}.")
-    parties = _part(federation)
+    turned = _odd(federation, seed, odd_angle, odd)
+    parties = part(federation)
     x = federation.x[parties.source]
     ids = parties.fresh_environment()
     for position, client, rows in parties:
         rng = keyed_rng(seed, "rotation", client.name)
         drawn = float(rng.integers(low, high, endpoint=True))
         centre = drawn if angles is None else float(angles[position % len(angles)])
+        around = width
+        if odd_angle is not None and client.name in turned:
+            centre, around = float(odd_angle), spread or 0.0
         offset = rng.uniform(-1.0, 1.0, len(rows))
-        x[rows] = rotate(x[rows], torch.from_numpy(centre + width * offset), fill)
+        x[rows] = rotate(x[rows], torch.from_numpy(centre + around * offset), fill)
         bins = np.minimum((offset + 1) / 2 * environments, environments - 1)
-        ids[rows] = torch.from_numpy(bins.astype(np.int64))
-    return parties.holding(x, ids if width > 0 and environments > 1 else parties.environment)
+        ids[rows] = torch.from_numpy(bins.astype(np.int64)) if around > 0 else 0
+    made = parties.holding(x, ids if width > 0 and environments > 1 else parties.environment)
+    return made.with_data(odd=tuple(sorted({*federation.odd, *turned})))
+
+
+def _odd(
+    federation: Federation, seed: int, odd_angle: float | None, odd: int | str | None
+) -> set[str]:
+    """The names of the clients that a rotation turns by ``odd_angle``."""
+    if odd_angle is None:
+        if odd is not None:
+            raise ConfigError("odd of skew 'rotation' needs odd_angle, the angle of these clients.")
+        return set()
+    if not _real([odd_angle]):
+        raise ConfigError(f"odd_angle of skew 'rotation' must be in degrees, not {odd_angle!r}.")
+    if odd == "unseen":
+        if not federation.unseen:
+            raise ConfigError("odd='unseen' of skew 'rotation' needs federation.unseen above 0.")
+        return {client.name for client in federation.unseen}
+    count = 1 if odd is None else odd
+    seen = sorted(client.name for client in federation.clients)
+    if type(count) is not int or not 1 <= count <= len(seen):
+        raise ConfigError(
+            f"odd of skew 'rotation' must be 'unseen' or a number of seen clients from 1 to "
+            f"{len(seen)}, not {odd!r}."
+        )
+    return set(keyed_rng(seed, "odd").permutation(seen)[:count].tolist())
 
 
 def rotate(images: Tensor, degrees: Tensor, fill: float | None = None) -> Tensor:
@@ -143,7 +180,7 @@ def colour(
     at_least("colours", colours, 1)
     _need_images("colour", federation, channels=1)
     _need_unit_scale("colour", federation.x)
-    parties = _part(federation)
+    parties = part(federation)
     x = federation.x.expand(-1, 3, -1, -1)[parties.source]
     by_class = mode == "class"
     y, ids = parties.y, parties.fresh_environment()
@@ -172,7 +209,7 @@ def noise(
         raise ConfigError(f"level of skew 'noise' must be at least 0, not {level}.")
     if clip:
         _need_unit_scale("noise", federation.x, " or set clip to false")
-    parties = _part(federation)
+    parties = part(federation)
     x = federation.x[parties.source]
     for position, client, rows in parties:
         rng = keyed_rng(seed, "noise", client.name)
@@ -183,72 +220,9 @@ def noise(
     return parties.holding(x, parties.environment)
 
 
-@dataclass(frozen=True)
-class _Parties:
-    """Clients of which no two hold the same row; row i here is row source[i] of the federation."""
-
-    federation: Federation
-    source: Indices
-    members: dict[str, Client]
-
-    @property
-    def y(self) -> Tensor:
-        return self.federation.y[self.source]
-
-    @property
-    def environment(self) -> Tensor | None:
-        old = self.federation.environment
-        return None if old is None else old[self.source]
-
-    def fresh_environment(self) -> Tensor:
-        """Environment ids to write on; rows of no client keep theirs, or 0."""
-        old = self.environment
-        return torch.zeros(len(self.source), dtype=torch.int64) if old is None else old
-
-    def __iter__(self) -> Iterator[tuple[int, Client, Indices]]:
-        """Each client in the order of names, with its position and its rows in source order."""
-        for position, name in enumerate(sorted(self.members)):
-            rows = _all_rows(self.members[name])
-            yield position, self.members[name], rows[np.argsort(self.source[rows])]
-
-    def holding(self, x: Tensor, environment: Tensor | None) -> Federation:
-        """The federation of these clients with other samples."""
-        return self.federation.with_data(
-            x=x,
-            y=self.y,
-            clients=tuple(self.members[client.name] for client in self.federation.clients),
-            unseen=tuple(self.members[client.name] for client in self.federation.unseen),
-            environment=environment,
-        )
-
-
-def _part(federation: Federation) -> _Parties:
-    """Append copies of the rows that a client shares with the central test or another client."""
-    taken = np.zeros(len(federation.y), dtype=bool)
-    taken[federation.central_test] = True
-    place = np.arange(len(taken))
-    source, end = [place.copy()], len(taken)
-    members: dict[str, Client] = {}
-    for name, client in federation.by_name.items():
-        rows = _all_rows(client)
-        shared = rows[taken[rows]]
-        taken[rows] = True
-        place[shared] = np.arange(end, end + len(shared))
-        members[name] = Client(
-            name, place[client.train], place[client.validation], place[client.test]
-        )
-        place[shared] = shared
-        source.append(shared)
-        end += len(shared)
-    return _Parties(federation, np.concatenate(source), members)
-
-
-def _all_rows(client: Client) -> Indices:
-    return np.unique(np.concatenate([client.train, client.validation, client.test]))
-
-
 def _real(values: list[Any]) -> bool:
-    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    numbers = (v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
+    return sum(math.isfinite(v) for v in numbers) == len(values)
 
 
 def _background(images: Tensor) -> Tensor:

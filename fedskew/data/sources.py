@@ -137,6 +137,12 @@ def only_digits(raw: RawSamples) -> RawSamples:
     return raw.only(range(len(DIGITS)))
 
 
+def inverted(raw: RawSamples) -> RawSamples:
+    """Images with light and dark exchanged."""
+    white = 255 if raw.x.dtype == np.uint8 else 1
+    return replace(raw, x=white - raw.x)
+
+
 CIFAR10_PICKLES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 CIFAR10_BINARIES = tuple(f"{name}.bin" for name in CIFAR10_PICKLES)
 

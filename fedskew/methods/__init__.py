@@ -1,5 +1,23 @@
 """The named methods: each a few lines that return a recipe, with its card."""
 
-from fedskew.methods import baselines, discrepancy, generative, personal, similarity
+from fedskew.methods import (
+    baselines,
+    civae,
+    discrepancy,
+    generative,
+    personal,
+    private,
+    reptile,
+    similarity,
+)
 
-__all__ = ["baselines", "discrepancy", "generative", "personal", "similarity"]
+__all__ = [
+    "baselines",
+    "civae",
+    "discrepancy",
+    "generative",
+    "personal",
+    "private",
+    "reptile",
+    "similarity",
+]

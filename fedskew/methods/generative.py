@@ -31,6 +31,7 @@ from fedskew.parts.generative import (
     VaeLoss,
 )
 from fedskew.parts.report import Report
+from fedskew.parts.select import EVERYTHING, NOTHING
 from fedskew.recipe import Card, Recipe, Stage, method
 from fedskew.recipe import Reduction as Equal
 
@@ -48,6 +49,16 @@ LOSS = {
 }
 DEFAULTS = "β, reductions and β = 1 in scores are the latent-weights thesis' own"
 REVEALS = "a decoder draws what its client holds: with one class a client, its class"
+
+
+def classless(base: str | Mapping[str, Any]) -> tuple[str, Recipe]:
+    """A method another is built on, which must not tell a classifier's body from its head."""
+    name, recipe = based_on(base)
+    chosen = [recipe.shares, *(phase.trains for phase in recipe.trains)]
+    parts = {part for select in chosen for part in (*select.only, *select.but)}
+    if parts & set(CLASSIFIER) or any(phase.objective for phase in recipe.trains):
+        raise ConfigError(f"base = {name!r} is made for classifiers, which a VAE is not.")
+    return name, recipe
 
 
 @method(
@@ -83,11 +94,7 @@ def vae(
     server_lr: float | None = None,
     divergence: bool = False,
 ) -> Recipe:
-    name, recipe = based_on(base)
-    chosen = [recipe.shares, *(phase.trains for phase in recipe.trains)]
-    parts = {part for select in chosen for part in (*select.only, *select.but)}
-    if parts & set(CLASSIFIER) or any(phase.objective for phase in recipe.trains):
-        raise ConfigError(f"base = {name!r} is made for classifiers, which a VAE is not.")
+    name, recipe = classless(base)
     objective = VaeLoss(beta, eval_beta, reconstruction, kl, sampled)
     recipe = replace(recipe, objective=objective)
     if sync and not shared_start:
@@ -112,7 +119,7 @@ def vae(
     return replace(
         recipe,
         aggregates=replace(inner, **changes),
-        syncs=sync,
+        keeps=NOTHING if sync else EVERYTHING,
         starts_apart=not shared_start,
     )
 

@@ -1,9 +1,9 @@
 """The models: classifiers (a body that makes features, a head that makes logits) and VAEs.
 
 All parameters of a classifier are named ``body.*`` or ``head.*``, of a VAE ``encoder.*`` or
-``decoder.*``. There are no buffers but BatchNorm's, no in-place operations and no branches on
-data, so that a model can be called with other parameters (``torch.func.functional_call``), over a
-stack of clients (``vmap``) and traced.
+``decoder.*``, of a class-informed one also ``classifier.*``. There are no buffers but
+BatchNorm's, no in-place operations and no branches on data, so that a model can be called with
+other parameters (``torch.func.functional_call``), over a stack of clients (``vmap``) and traced.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.errors import ConfigError
-from fedskew.models import cnn, linear, mlp, resnet, vae  # noqa: F401  (they register)
+from fedskew.models import civae, cnn, linear, mlp, resnet, vae  # noqa: F401  (they register)
+from fedskew.models.civae import Civae
 from fedskew.models.own import construct_own
 from fedskew.models.registry import MODELS, Classifier, Shape, construct
 from fedskew.models.vae import Vae
 
-__all__ = ["Classifier", "ModelCard", "Vae", "build", "describe", "redrawn", "seeded"]
+__all__ = ["Civae", "Classifier", "ModelCard", "Vae", "build", "describe", "redrawn", "seeded"]
 
 
 @dataclass(frozen=True)

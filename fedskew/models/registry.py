@@ -35,6 +35,7 @@ class Classifier(nn.Module):
 Factory = Callable[..., nn.Module]
 F = TypeVar("F", bound=Factory)
 CLASSIFIER = ("body", "head")
+VAE = ("encoder", "decoder")
 
 
 @dataclass(frozen=True)

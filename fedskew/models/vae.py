@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fedskew.models.registry import Shape, register
+from fedskew.models.registry import VAE, Shape, register
 
 
 class Vae(nn.Module):
@@ -38,7 +38,7 @@ class LogVariance(nn.Module):
         return torch.cat([mean, 2.0 * log_deviation], dim=1)
 
 
-def _layers(widths: Sequence[int]) -> list[nn.Module]:
+def fully_connected(widths: Sequence[int]) -> list[nn.Module]:
     """Linear layers with a ReLU between each two."""
     layers: list[nn.Module] = []
     for wide, narrow in pairwise(widths):
@@ -46,18 +46,22 @@ def _layers(widths: Sequence[int]) -> list[nn.Module]:
     return layers[:-1]
 
 
-@register("beta-vae", parts=("encoder", "decoder"))
+@register("beta-vae", parts=VAE)
 def beta_vae(
     shape: Shape, classes: int, *, latent: int = 2, hidden: Sequence[int] = (512, 256)
 ) -> Vae:
     """Fully connected VAE of the latent-weights thesis; its decoder ends in a sigmoid (0..1)."""
     size = prod(shape)
-    encoder = [nn.Flatten(), *_layers([size, *hidden, 2 * latent]), LogVariance()]
-    decoder = [*_layers([latent, *reversed(hidden), size]), nn.Sigmoid(), nn.Unflatten(1, shape)]
+    encoder = [nn.Flatten(), *fully_connected([size, *hidden, 2 * latent]), LogVariance()]
+    decoder = [
+        *fully_connected([latent, *reversed(hidden), size]),
+        nn.Sigmoid(),
+        nn.Unflatten(1, shape),
+    ]
     return Vae(nn.Sequential(*encoder), nn.Sequential(*decoder), latent)
 
 
-@register("conv-vae", min_side=12, parts=("encoder", "decoder"))
+@register("conv-vae", min_side=12, parts=VAE)
 def conv_vae(shape: Shape, classes: int, *, latent: int = 128) -> Vae:
     """Convolutional VAE of the one-class-per-client paper; its decoder ends in tanh (-1..1)."""
     channels, *image = shape

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,8 +46,9 @@ class ServerState:
 
     ``memory`` survives from round to round (variates, discrepancies, fingerprints); ``buffers``
     names the entries of ``shared`` that are statistics (BatchNorm's), which are averaged and never
-    stepped along. The others speak of this round only, for the record: ``notes`` are sentences,
-    ``measured`` numbers by client and name, ``matrices`` what was found about pairs of clients.
+    stepped along. The others speak of this round only: ``round`` is its number and ``rng`` a random
+    stream for it; for the record, ``notes`` are sentences, ``measured`` numbers by client and
+    name, ``matrices`` what was found about pairs of clients.
     """
 
     shared: Tensors
@@ -56,6 +58,8 @@ class ServerState:
     buffers: frozenset[str] = frozenset()
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
     matrices: dict[str, Matrix] = field(default_factory=dict)
+    round: int = 0
+    rng: np.random.Generator | None = None
 
     def sent_to(self, client: str) -> Tensors:
         return self.personal.get(client, self.shared)
@@ -123,6 +127,10 @@ class Aggregator:
         """The next state, from at least one update; ``clients`` counts all, also the absent."""
         raise NotImplementedError
 
+    def spent(self, rounds: int, per_round: int, clients: int) -> dict[str, float] | None:
+        """What so many rounds tell about a client at most, where that is bounded."""
+        return None
+
 
 def normalised(
     weighting: Weighting, updates: Sequence[Update], state: ServerState
@@ -182,8 +190,46 @@ class Mean(Aggregator):
             for update in updates:
                 apart = {f"divergence {n}": d for n, d in distances(update.tensors, mean).items()}
                 measured[update.client] = {**measured.get(update.client, {}), **apart}
-        shared = step_towards(state, mean, self.server_lr)
+        shared = step_towards(state, mean, self.lr(state.round))
         return replace(state, shared=shared, notes=notes, measured=measured)
+
+    def lr(self, round_number: int) -> float:
+        """The server's learning rate in a round."""
+        return self.server_lr
+
+
+@dataclass(frozen=True)
+class ReptileMean(Mean):
+    """θ ← θ + η·(mean - θ): η is ``first`` in round 1, then ``server_lr``·``decay``^(round - 2).
+
+    Without ``first`` round 1 is like all others, and the decay counts from it.
+    """
+
+    weighting: Weighting = field(default_factory=Uniform)
+    server_lr: float = 0.35
+    first: float | None = None
+    decay: float = 1.0
+
+    def lr(self, round_number: int) -> float:
+        if self.first is None:
+            return self.server_lr * self.decay ** (round_number - 1)
+        return (
+            self.first if round_number == 1 else self.server_lr * self.decay ** (round_number - 2)
+        )
+
+
+@dataclass(frozen=True)
+class MeanAndVolunteer(Mean):
+    """The mean, but of some parts the first client's by name: one shows its own to newcomers."""
+
+    volunteers: tuple[str, ...] = ()
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
+        found = super().aggregate(state, updates, clients)
+        volunteer = min(updates, key=lambda update: update.client)
+        prefixes = tuple(f"{part}." for part in self.volunteers)
+        shown = {n: t for n, t in volunteer.tensors.items() if n.startswith(prefixes)}
+        return replace(found, shared={**found.shared, **shown})
 
 
 def distances(tensors: Tensors, mean: Tensors) -> dict[str, float]:

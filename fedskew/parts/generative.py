@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -49,12 +49,8 @@ class VaeLoss(Objective):
     higher_is_better = False
 
     def __post_init__(self) -> None:
-        for name in ("beta", "eval_beta"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}.")
-        for name in ("reconstruction", "kl"):
-            if getattr(self, name) not in ("sum", "mean"):
-                raise ConfigError(f"{name} must be 'sum' or 'mean', not {getattr(self, name)!r}.")
+        check_weights(self, "beta", "eval_beta")
+        check_reductions(self, "reconstruction", "kl")
 
     def noise(self, module: nn.Module, samples: int) -> dict[str, tuple[int, ...]]:
         return {"codes": (samples, latent_of(module))}
@@ -79,9 +75,31 @@ class VaeLoss(Objective):
         """Every sample's reconstruction error and divergence."""
         mean, log_variance = model.part("encoder", batch.x).chunk(2, dim=1)
         codes = mean + (0.5 * log_variance).exp() * batch.noise["codes"] if sampled else mean
-        error = (model.part("decoder", codes) - batch.x).square().flatten(1)
-        divergence = -0.5 * (1.0 + log_variance - mean.square() - log_variance.exp())
-        return _reduced(error, self.reconstruction), _reduced(divergence, self.kl)
+        error = squared_error(model.part("decoder", codes), batch.x, self.reconstruction)
+        return error, divergence(mean, log_variance, self.kl)
+
+
+def squared_error(drawn: Tensor, x: Tensor, reduction: Reduction) -> Tensor:
+    """How far each sample's reconstruction is from it."""
+    return _reduced((drawn - x).square().flatten(1), reduction)
+
+
+def divergence(mean: Tensor, log_variance: Tensor, reduction: Reduction) -> Tensor:
+    """How far each sample's codes are from N(0, I): the Kullback-Leibler divergence."""
+    each = -0.5 * (1.0 + log_variance - mean.square() - log_variance.exp())
+    return _reduced(each, reduction)
+
+
+def check_reductions(objective: Any, *names: str) -> None:
+    for name in names:
+        if getattr(objective, name) not in ("sum", "mean"):
+            raise ConfigError(f"{name} must be 'sum' or 'mean', not {getattr(objective, name)!r}.")
+
+
+def check_weights(objective: Any, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(objective, name) < math.inf:
+            raise ConfigError(f"{name} must not be negative, not {getattr(objective, name)}.")
 
 
 def in_parts(values: Tensor, size: int = AT_ONCE) -> list[Tensor]:

@@ -102,12 +102,48 @@ class Objective:
         raise NotImplementedError
 
     def summed(self, values: Tensors) -> dict[str, float]:
-        """The scores of all samples of a split, given one value a sample and metric."""
-        return {metric: float(found.mean()) for metric, found in values.items()}
+        """The scores of all samples of a split, given one value a sample and metric.
+
+        Means, and of classifiers also the macro F1, in the place of what each sample got.
+        """
+        scores = {m: float(found.mean()) for m, found in values.items() if m not in ANSWERS}
+        if "predicted" in values:
+            scores["macro_f1"] = macro_f1(values["label"], values["predicted"])
+        return scores
 
     primary: str = "accuracy"
     """The metric that tables rank by."""
     higher_is_better: bool = True
+
+
+ANSWERS = ("label", "predicted", "confidence")
+"""What a classifier said of each sample: no scores, but what scores are made of."""
+
+
+def classified(logits: Tensor, y: Tensor) -> Tensors:
+    """What a classifier's scores are made of, sample by sample."""
+    confidence, predicted = logits.softmax(dim=1).max(dim=1)
+    return {
+        "loss": F.cross_entropy(logits, y, reduction="none"),
+        "accuracy": (predicted == y).to(torch.float32),
+        "label": y,
+        "predicted": predicted,
+        "confidence": confidence,
+    }
+
+
+def macro_f1(label: Tensor, predicted: Tensor) -> float:
+    """The F1 of each class that occurs or is predicted, and their mean (micro F1 is accuracy).
+
+    >>> macro_f1(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))
+    0.6666666666666666
+    """
+    label, predicted = label.to(torch.int64), predicted.to(torch.int64)
+    least = int(torch.maximum(label.max(), predicted.max())) + 1
+    hits = torch.bincount(label[label == predicted], minlength=least)
+    both = torch.bincount(label, minlength=least) + torch.bincount(predicted, minlength=least)
+    known = both > 0
+    return float((2.0 * hits[known].double() / both[known]).mean())
 
 
 @dataclass(frozen=True)
@@ -118,8 +154,4 @@ class Erm(Objective):
         return batch.mean(F.cross_entropy(model(batch.x), batch.y, reduction="none"))
 
     def scores(self, model: Bound, batch: Batch) -> Tensors:
-        logits = model(batch.x)
-        return {
-            "loss": F.cross_entropy(logits, batch.y, reduction="none"),
-            "accuracy": (logits.argmax(dim=1) == batch.y).to(torch.float32),
-        }
+        return classified(model(batch.x), batch.y)

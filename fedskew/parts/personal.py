@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedskew.engine.evaluate import trains_batch_statistics
-from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors, classified
 
 ABSENT = 1e-30
 """Stands for a count of zero: its class weighs nothing in a softmax, and its logarithm exists."""
@@ -48,8 +48,7 @@ class GenericAndPersonal(Objective):
         generic = model.part("head", features)
         personal = generic + model.part("personal", features)
         return {
-            "loss": F.cross_entropy(personal, batch.y, reduction="none"),
-            "accuracy": (personal.argmax(dim=1) == batch.y).to(torch.float32),
+            **classified(personal, batch.y),
             "generic_accuracy": (generic.argmax(dim=1) == batch.y).to(torch.float32),
         }
 

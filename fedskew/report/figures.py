@@ -12,8 +12,9 @@ import io
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,9 @@ from numpy.typing import NDArray
 from fedskew.data.federation import Federation
 from fedskew.errors import RunError
 from fedskew.folder import RunFolder
+from fedskew.report.deployment import deployed_pictures, shots_in
 from fedskew.report.generative_figures import pictures
+from fedskew.report.picture import Table
 from fedskew.score import Row
 from fedskew.store import make_folder, read_json, write_atomically, write_csv
 
@@ -37,7 +40,6 @@ PANELS = 6
 """So many rounds of a series of matrices fit side by side."""
 COPIED = 100
 """Up to so many clients, the numbers of a matrix are written beside its picture."""
-Table = list[dict[str, Any]]
 
 
 class RoundMatrix(NamedTuple):
@@ -71,7 +73,7 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
         draw_matrices(Path(path), what, folder, what, name)
     weights = weight_table(Path(path))
     _save(folder, "weights", weights, lambda: plots.weights(weights, name))
-    for picture in pictures(Path(path), federation, weights):
+    for picture in chain(deployed_pictures(Path(path)), pictures(Path(path), federation, weights)):
         _save(folder, *picture)
     counts = partition_table(federation)
     title = f"{federation.name}: training samples of each class at each client"
@@ -128,19 +130,24 @@ def learning_table(run: Path, model: str, metric: str, higher_is_better: bool) -
 
 
 def client_table(run: Path, model: str, metric: str, round_number: int) -> Table:
-    """Every seen client's test score, before and after adaptation, lowest first."""
+    """Every seen client's test score, before and after adaptation, lowest first.
+
+    Of several adaptations, the one that saw most labels.
+    """
     rows = [
         r
         for r in _scored(run, model, metric)
         if r.on == "seen" and r.split == "test" and r.round == round_number
     ]
-    adapted = {r.client: r.value for r in rows if r.adapted != "none"}
+    how = max((r.adapted for r in rows), key=shots_in, default="none")
+    adapted = {r.client: r.value for r in rows if r.adapted == how != "none"}
     table: Table = [
         {
             "client": r.client,
             "test_samples": r.n,
             metric: r.value,
             "adapted": adapted.get(r.client),
+            "how": how,
         }
         for r in rows
         if r.adapted == "none"

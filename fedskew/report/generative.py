@@ -33,7 +33,10 @@ PORTION = 500
 
 @dataclass(frozen=True)
 class Vaes:
-    """The autoencoders of a finished run at its selected round: the global one, the clients'."""
+    """The autoencoders of a finished run at its selected round: the global one, the clients'.
+
+    Either all clients have models of their own or none; who has one encodes its samples with it.
+    """
 
     run: Path
     has_global: bool
@@ -98,7 +101,7 @@ def encoding_table(
     discrepant are in, of many dimensions those whose means vary most.
     """
 
-    common = vaes.model(GLOBAL) if vaes.has_global else None
+    common = None if vaes.owners else vaes.model(GLOBAL)
 
     def codes_of(client: Client) -> tuple[Tensor, Tensor]:
         rows = thinned(client.train, SHOWN_SAMPLES, seed, "encodings", client.name)
@@ -135,10 +138,10 @@ def encoding_table(
 
 def latent_table(vaes: Vaes, federation: Federation, seed: int) -> Table:
     """The mean codes of test samples, in the two dimensions that vary most."""
-    if vaes.has_global:
-        owned = [(GLOBAL, test_rows(federation))]
-    else:
+    if vaes.owners:
         owned = [(client.name, client.test) for client in federation.clients]
+    else:
+        owned = [(GLOBAL, test_rows(federation))]
     coders = np.repeat(np.arange(len(owned)), [len(rows) for _, rows in owned])
     samples = np.concatenate([rows for _, rows in owned])
     kept = thinned(np.arange(len(samples)), SHOWN_SAMPLES, seed, "latent")

@@ -5,13 +5,11 @@ As for every figure, a table comes first and the picture is drawn from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from fedskew.data.federation import Federation
 from fedskew.report.generative import (
-    Table,
     encoding_table,
     find_vaes,
     latent_table,
@@ -25,18 +23,9 @@ from fedskew.report.images import (
     sample_table,
     sampled_images,
 )
+from fedskew.report.latent import space_table
+from fedskew.report.picture import Picture, Table
 from fedskew.store import read_json
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-class Picture(NamedTuple):
-    """A figure to be: its name, its numbers, and what draws them."""
-
-    name: str
-    table: Table
-    draw: Callable[[], Figure]
 
 
 def pictures(run: Path, federation: Federation, weights: Table) -> Iterator[Picture]:
@@ -58,12 +47,14 @@ def pictures(run: Path, federation: Federation, weights: Table) -> Iterator[Pict
         if line["discrepancy"] is not None
     }
     codes = encoding_table(vaes, federation, recorded, seed)
-    coder = "the global encoder" if vaes.has_global else "each client's own encoder"
+    coder = "each client's own encoder" if vaes.owners else "the global encoder"
     shown, all_clients = len({line["client"] for line in codes}), len(federation.clients)
     part = f", {shown} of {all_clients} clients" if shown < all_clients else ""
     yield Picture("encodings", codes, lambda: plots.encodings(codes, f"{title}, {coder}{part}"))
     points = latent_table(vaes, federation, seed)
     yield Picture("latent", points, lambda: plots.latent(points, f"{title}, {coder}"))
+    space = space_table(vaes, federation, seed)
+    yield Picture("latent-space", space, lambda: plots.latent_space(space, f"{title}, {coder}"))
     if len(federation.sample_shape) != 3 or federation.sample_shape[0] not in (1, 3):
         return
     shade = display_range(federation.x[thinned(test_rows(federation), 500, seed, "range")])

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from itertools import cycle
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedskew.report.canvas import BLUE, ORANGE, PALETTE, Table, blank_figure, clean, numbers, short
 from fedskew.report.images import Images
+
+LOOKS = [(colour, marker) for marker in "o^sDvPX*" for colour in PALETTE]
+VIEWS = (("t-SNE 1", "t-SNE 2"), ("PCA 1", "PCA 2"), ("z1", "z2"))
 
 
 def encodings(table: Table, title: str) -> Figure:
@@ -46,8 +50,7 @@ def latent(table: Table, title: str) -> Figure:
     classes = [name for _, name in sorted({(line["label"], str(line["class"])) for line in table})]
     figure = blank_figure(7, 5)
     axes = figure.subplots()
-    looks = [(colour, marker) for marker in "o^sDvPX*" for colour in PALETTE]
-    for number, (each, (colour, marker)) in enumerate(zip(classes, cycle(looks), strict=False)):
+    for number, (each, (colour, marker)) in enumerate(zip(classes, cycle(LOOKS), strict=False)):
         own = [line for line in table if line["class"] == each]
         x = numbers(own, names[0])
         # A code of one number leaves the other axis to the classes.
@@ -64,6 +67,45 @@ def latent(table: Table, title: str) -> Figure:
     axes.grid(color="#e5e5e5", lw=0.6)
     axes.set_title(f"{title}:\nmean codes of {len(table)} test samples", fontsize=10)
     return figure
+
+
+def latent_space(table: Table, title: str) -> Figure:
+    """Clients' test samples where their mean codes are: coloured by class, and by client."""
+    views = [(a, b) for a, b in VIEWS if a in table[0]]
+    figure = blank_figure(11, 0.9 + 4.2 * len(views))
+    panels = figure.subplots(len(views), 2, squeeze=False)
+    classes = [name for _, name in sorted({(line["label"], str(line["class"])) for line in table})]
+    clients = list(dict.fromkeys(str(line["client"]) for line in table if line["coloured"]))
+    grey = [line for line in table if not line["coloured"]]
+    behind = len({line["client"] for line in grey})
+    for row, (a, b) in zip(panels, views, strict=True):
+        for axes, kind, names in zip(row, ("class", "client"), (classes, clients), strict=True):
+            if kind == "client" and grey:
+                label = f"{behind} other{'s' if behind > 1 else ''}"
+                _dots(axes, grey, a, b, "#c8c8c8", "o", label)
+            for name, (colour, marker) in zip(names, cycle(LOOKS), strict=False):
+                own = [r for r in table if r[kind] == name and (kind == "class" or r["coloured"])]
+                _dots(axes, own, a, b, colour, marker, short(name))
+            axes.set(xlabel=a, ylabel=b if b in table[0] else "class")
+            axes.set_title(f"by {kind}", fontsize=9)
+            clean(axes)
+            axes.grid(color="#e5e5e5", lw=0.6)
+    for axes, kind, names in zip(panels[0], ("class", "client"), (classes, clients), strict=True):
+        axes.legend(
+            fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), title=kind,
+            ncols=1 + (len(names) - 1) // 22, markerscale=1.6, title_fontsize=8,
+        )  # fmt: skip
+    found = {"classes": table[0]["class_silhouette"], "clients": table[0]["client_silhouette"]}
+    told = [f"{kind} {value:.2f}" for kind, value in found.items() if value is not None]
+    separation = f"\nsilhouette of the codes: {', '.join(told)}" if told else ""
+    figure.suptitle(f"{title}: mean codes of {len(table)} test samples{separation}", fontsize=10)
+    return figure
+
+
+def _dots(axes: Axes, table: Table, a: str, b: str, colour: str, marker: str, label: str) -> None:
+    # A code of one number leaves the other axis to the classes.
+    x, y = numbers(table, a), numbers(table, b if b in table[0] else "label")
+    axes.scatter(x, y, s=14, color=colour, marker=marker, alpha=0.7, lw=0, label=label)
 
 
 def images(panels: Sequence[Images], title: str, stacked: bool) -> Figure:

@@ -78,7 +78,7 @@ def clients(table: Table, metric: str, selected: int, method: str) -> Figure:
         axes.set_xlabel(f"{len(table)} clients, lowest score first")
     if not np.isnan(adapted).all():
         size = 22 if few else 5
-        axes.scatter(place, adapted, s=size, color=ORANGE, zorder=3, label="after fine-tuning")
+        axes.scatter(place, adapted, s=size, color=ORANGE, zorder=3, label=str(table[0]["how"]))
     mean = float(np.nanmean(values))
     axes.axhline(mean, color="#000000", lw=1, ls="--", label=f"mean {mean:.3f}")
     axes.set_xlim(-0.6, len(table) - 0.4)

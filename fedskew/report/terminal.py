@@ -47,6 +47,11 @@ def run_summary(run: Run) -> str:
             "model": f"{model['name']} {_knobs(model['knobs'])}".strip(),
             "executor": f"{result['plan']['executor']}: {result['plan']['reason']}",
         }
+        if spent := result.get("privacy"):
+            facts["privacy"] = (
+                f"epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g} "
+                "(client level: one client in another's place)"
+            )
     facts |= {
         "sent": f"{_megabytes(r.bytes_up for r in records)} up, "
         f"{_megabytes(r.bytes_down for r in records)} down",

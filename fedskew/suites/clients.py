@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,9 @@ from fedskew.experiment import make_federation
 from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell
 from fedskew.suites.markdown import table
-from fedskew.suites.measure import Measured, interval
+from fedskew.suites.measure import Measured
 from fedskew.suites.numbers import cell
+from fedskew.suites.statistics import interval
 from fedskew.suites.verdict import Results
 
 LEGACY = "legacy"
@@ -32,6 +33,10 @@ class Data:
     """By client: the class it has most of."""
     images: Tensor
     """Some of the test data, a class after the other."""
+    samples: Mapping[str, int] = field(default_factory=dict)
+    """By client: how many it trains on."""
+    classes: tuple[str, ...] = ()
+    """Their names."""
 
 
 def look(
@@ -43,20 +48,27 @@ def look(
     data may have other classes than the source's.
     """
     shown = {*suite.clients_of, *suite.pictures}
+    spread = {(numbers.setting, numbers.arm) for numbers in suite.client_numbers}
     found: dict[str, Data] = {}
     for place in plan:
-        if place.arm in shown and place.seed == 0 and place.setting not in found:
+        wanted = place.arm in shown or (place.setting, place.arm) in spread
+        if wanted and place.seed == 0 and place.setting not in found:
             federation = make_federation(place.config, data_dir)
             if not fallback:
                 _check_classes(suite, place.setting, federation)
-            found[place.setting] = Data(federation.majority_classes(), real_images(federation))
+            found[place.setting] = Data(
+                federation.majority_classes(),
+                real_images(federation),
+                {client.name: len(client.train) for client in federation.clients},
+                federation.class_names,
+            )
     return found
 
 
 def _check_classes(suite: Suite, setting: str, federation: Federation) -> None:
     known = {name.casefold() for name in federation.class_names}
     for numbers in suite.client_numbers:
-        for name in numbers.values if numbers.setting == setting else ():
+        for name in numbers.values if numbers.same and numbers.setting == setting else ():
             if name.casefold() not in known:
                 error = unknown(f"class of {federation.name}", name, federation.class_names)
                 raise ConfigError(f"suite {suite.name!r}: client_numbers: {error}")
@@ -128,7 +140,7 @@ def _over_seeds(runs: Sequence[Measured], metric: str, clients: Sequence[str]) -
 def _sources(suite: Suite, setting: str, arm: str, data: Data) -> list[list[str]]:
     lines = []
     for numbers in suite.client_numbers:
-        if (numbers.setting, numbers.arm) == (setting, arm):
+        if numbers.same and (numbers.setting, numbers.arm) == (setting, arm):
             values = {name.casefold(): f"{value:g}" for name, value in numbers.values.items()}
             printed = [values.get(name.casefold(), "–") for name in data.majority.values()]
             if set(printed) != {"–"}:

@@ -8,18 +8,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from fedskew.config import Choice
 from fedskew.errors import unknown
+from fedskew.suites.scores import ScoreName, client_score
 
 Fragment = dict[str, Any]
 """Part of a config, as nested tables."""
-
-ScoreName = Literal[
-    "clients", "worst", "fine-tuned", "validation", "central", "rounds", "swing", "self-weight",
-    "entropy", "first", "own-central", "own-reconstruction", "ensemble", "reconstruction",
-    "legacy", "cas", "frechet", "precision", "recall", "divergence", "follows", "weight-entropy",
-    "kept",
-]  # fmt: skip
-Headline = Literal["clients", "central"]
-"""The scores that have a curve over the rounds, of which a suite shows one."""
 
 
 def _listed(value: Any) -> Any:
@@ -58,12 +50,16 @@ class Arm(Part):
     method: Choice
     role: Literal["method", "control", "reference"] = "method"
     config: Fragment = {}
+    on: dict[str, Fragment] = Field(
+        {}, description="more of its config, by dataset or by setting, which has the last word"
+    )
 
 
 class Fallback(Part):
     """What a scale runs where the datasets are not there; the page says that it did."""
 
     config: Fragment
+    settings: list[str] | None = None
     arms: list[str] | None = None
 
 
@@ -85,22 +81,38 @@ class Scale(Part):
 
 
 class Number(Part):
-    """A number the source printed, and where."""
+    """A number the source printed, or a word in its place, of which score, and where."""
 
     setting: str
     arm: str
-    value: float
+    value: float | None = None
+    word: str = Field("", description="instead of a number; see the suite's bands")
     spread: float | None = None
+    score: ScoreName | None = Field(None, description="none: the suite's headline")
+    client: str = Field("", description="of this client alone, by its name in the federation")
     where: str
+
+    @model_validator(mode="after")
+    def _check(self) -> Number:
+        if (self.value is None) != bool(self.word):
+            raise ValueError("a number of the source is either a value or a word")
+        if self.client and client_score(self.score or "clients") is None:
+            raise ValueError(f"score {self.score!r} is not one of a single client")
+        return self
 
 
 class ClientNumbers(Part):
-    """Numbers the source printed of single clients, each named by the class it has most of."""
+    """Numbers the source printed of single clients, each named by the class it has most of.
+
+    With ``same = false`` its clients are others than ours, whatever their names: then only their
+    mean, least and most stand beside ours.
+    """
 
     setting: str
     arm: str
     where: str
     values: Annotated[dict[str, float], Field(min_length=1)]
+    same: bool = True
 
 
 class Series(Part):
@@ -118,3 +130,18 @@ class Series(Part):
         if len(self.at) != len(self.settings):
             raise ValueError(f"{len(self.settings)} settings and {len(self.at)} numbers in at")
         return self
+
+
+class Trade(Part):
+    """Arms of one setting placed by one score, ``along``: the others are drawn against it.
+
+    An arm without that score (nothing was paid) is a level line.
+    """
+
+    name: str
+    label: str
+    setting: str
+    along: ScoreName
+    axis: str
+    scores: Annotated[list[ScoreName], Field(min_length=1)]
+    arms: Annotated[list[str], Field(min_length=2)]

@@ -11,10 +11,12 @@ from matplotlib.figure import Figure
 
 from fedskew.report.figures import draw_matrices
 from fedskew.store import make_folder, write_atomically, write_csv
-from fedskew.suites.entries import Headline, ScoreName, Series
+from fedskew.suites.entries import Series
 from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell
-from fedskew.suites.measure import Interval, Measured, interval
+from fedskew.suites.measure import Measured
+from fedskew.suites.scores import Headline, ScoreName
+from fedskew.suites.statistics import Interval, interval
 from fedskew.suites.verdict import Results
 
 Line = str | tuple[int, tuple[int, ...]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -15,15 +15,15 @@ from fedskew.suites.entries import (
     Arm,
     ClientNumbers,
     Fragment,
-    Headline,
     Names,
     Number,
     Part,
     Scale,
-    ScoreName,
     Series,
     Setting,
+    Trade,
 )
+from fedskew.suites.scores import Headline, ScoreName, known_score
 
 
 class Side(Part):
@@ -74,9 +74,7 @@ class Claim(Part):
     def side(self, reference: str) -> Side:
         """The arm and the score a reference means: "fedavg" or "fedavg:fine-tuned"."""
         arm, colon, score = reference.partition(":")
-        if colon and score not in get_args(ScoreName):
-            raise ValueError(str(unknown("score", score, get_args(ScoreName))).removesuffix("."))
-        return Side.model_validate({"arm": arm, "score": score if colon else self.score})
+        return Side(arm=arm, score=known_score(score) if colon else self.score)
 
 
 class Suite(Part):
@@ -89,6 +87,10 @@ class Suite(Part):
     notes: list[str] = Field([], description="paragraphs under the question")
     headline: Headline = Field("clients", description="the score of tables, curves and figures")
     shows: str = Field("", description="an arm whose similarity matrices the page shows")
+    columns: list[ScoreName] = Field([], description="further scores the tables show")
+    bands: dict[str, float] = Field(
+        {}, description="words the source has for scores, each with where it begins"
+    )
     clients_of: list[str] = Field([], description="arms whose clients are scored one by one")
     pictures: list[str] = Field([], description="arms whose samples from the prior are shown")
     follows: str = Field("", description="an arm whose divergence is shown beside its loss")
@@ -100,6 +102,7 @@ class Suite(Part):
     settings: Annotated[list[Setting], Field(min_length=1)]
     arms: Annotated[list[Arm], Field(min_length=1)]
     series: list[Series] = Field([], description="settings along an axis")
+    trades: list[Trade] = Field([], description="arms along an axis, by a score of theirs")
     numbers: list[Number] = Field([], description="what the source printed")
     client_numbers: list[ClientNumbers] = Field([], description="of single clients")
     claims: list[Claim] = Field([], description="what is judged")
@@ -109,7 +112,11 @@ class Suite(Part):
         _unique("setting", [s.name for s in self.settings])
         _unique("arm", [a.name for a in self.arms])
         _unique("claim", [c.name for c in self.claims])
-        _unique("series", [s.name for s in self.series])
+        _unique("series", [*(s.name for s in self.series), *(t.name for t in self.trades)])
+        for number in self.numbers:
+            if number.word and number.word not in self.bands:
+                words = ", ".join(self.bands) or "none"
+                raise ValueError(f"numbers: {number.word!r} is no word of bands ({words})")
         for where, kind, names in self._references():
             known = [s.name for s in (self.settings if kind == "setting" else self.arms)]
             for name in names:
@@ -131,11 +138,17 @@ class Suite(Part):
             where = f"scale {name!r}"
             yield where, "setting", [*(scale.settings or ()), *scale.by_setting, *scale.seeds_on]
             yield where, "arm", [*(scale.arms or ()), *scale.by_arm]
-            yield where, "arm", (scale.fallback and scale.fallback.arms) or ()
+            if scale.fallback is not None:
+                yield where, "setting", scale.fallback.settings or ()
+                yield where, "arm", scale.fallback.arms or ()
         for series in self.series:
             where = f"series {series.name!r}"
             yield where, "setting", series.settings
             yield where, "arm", series.arms
+        for trade in self.trades:
+            where = f"trade {trade.name!r}"
+            yield where, "setting", [trade.setting]
+            yield where, "arm", trade.arms
         for number in self.numbers:
             yield "numbers", "setting", [number.setting]
             yield "numbers", "arm", [number.arm]

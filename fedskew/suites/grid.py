@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedskew.config import Config, make_config
+from fedskew.config import Config, FederationSection, make_config
 from fedskew.data.datasets import REGISTRY
 from fedskew.data.locate import Missing, locate
 from fedskew.errors import ConfigError
@@ -31,10 +31,17 @@ def cells(suite: Suite, scale_name: str, fallback: Fallback | None = None) -> li
     scale = suite.scale(scale_name)
     return [
         Cell(setting.name, arm.name, seed, _config(suite, scale, setting, arm, seed, fallback))
-        for setting in suite.settings
-        if scale.settings is None or setting.name in scale.settings
+        for setting in _settings(suite, scale, fallback)
         for seed in range(scale.seeds_on.get(setting.name, scale.seeds))
         for arm in _arms(suite, scale, setting, fallback)
+    ]
+
+
+def _settings(suite: Suite, scale: Scale, fallback: Fallback | None) -> Iterable[Setting]:
+    limits = (scale.settings, fallback.settings if fallback else None)
+    allowed = [set(limit) for limit in limits if limit is not None]
+    return [
+        setting for setting in suite.settings if all(setting.name in names for names in allowed)
     ]
 
 
@@ -47,15 +54,20 @@ def _arms(suite: Suite, scale: Scale, setting: Setting, fallback: Fallback | Non
 def _config(
     suite: Suite, scale: Scale, setting: Setting, arm: Arm, seed: int, fallback: Fallback | None
 ) -> Config:
+    last = fallback.config if fallback else {}
+    below = merged(
+        suite.defaults, scale.config, setting.config, scale.by_setting.get(setting.name, {})
+    )
+    federation = merged(below, arm.config, last).get("federation", {})
+    dataset = federation.get("dataset", FederationSection().dataset)
     values = merged(
-        suite.defaults,
-        scale.config,
-        setting.config,
-        scale.by_setting.get(setting.name, {}),
+        below,
         arm.config,
+        arm.on.get(dataset, {}),
+        arm.on.get(setting.name, {}),
         method_table(arm.method),
         scale.by_arm.get(arm.name, {}),
-        fallback.config if fallback else {},
+        last,
         {"seed": seed},
     )
     try:

@@ -10,76 +10,30 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
-from scipy.stats import t as student
+from numpy.typing import NDArray
 
+from fedskew.deploy.confidence import aurc
 from fedskew.experiment import MAIN, Run
+from fedskew.models import seeded
 from fedskew.score import CENTRAL, Row
 from fedskew.store import read_json
-from fedskew.suites.entries import Headline, ScoreName
-from fedskew.suites.scores import CENTRAL_METRICS, LOSSES, NEUTRAL, SHARES, WEIGHTS
+from fedskew.suites.scores import (
+    AS_TRAINED,
+    CENTRAL_METRICS,
+    LOSSES,
+    NEUTRAL,
+    SHARES,
+    WEIGHTS,
+    ClientScore,
+    Headline,
+    ScoreName,
+    client_score,
+    is_macro,
+)
+from fedskew.suites.statistics import evenness, mean, rank_correlation
 
 MADE_WITH = "made-with.json"
 """In a run's folder: the code of the suite's call that finished it."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over seeds and its 95 % t-interval; with one seed there is no interval."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
-
-    @property
-    def half(self) -> float:
-        return self.high - self.mean
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95 % t-interval.
-
-    >>> found = interval([1.0, 2.0, 3.0])
-    >>> found.mean, round(found.half, 4)
-    (2.0, 2.4841)
-    """
-    n = len(values)
-    if n == 0:
-        return Interval(math.nan, math.nan, math.nan, 0)
-    mean = float(np.mean(values))
-    if n == 1:
-        return Interval(mean, math.nan, math.nan, 1)
-    if not math.isfinite(mean):
-        return Interval(mean, math.nan, math.nan, n)
-    half = float(student.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
-    return Interval(mean, mean - half, mean + half, n)
-
-
-def evenness(weights: Sequence[float]) -> float:
-    """Entropy of weights over that of as many equal ones; NaN where there is nothing to share.
-
-    >>> evenness([0.25] * 4), evenness([1.0, 0.0]), round(evenness([3.0, 1.0]), 4)
-    (1.0, 0.0, 0.8113)
-    """
-    total = sum(weights)
-    if len(weights) < 2 or not total > 0:
-        return math.nan
-    shares = [weight / total for weight in weights if weight > 0]
-    return max(0.0, -sum(share * math.log(share) for share in shares) / math.log(len(weights)))
-
-
-def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
-    """Spearman's correlation; NaN for fewer than three pairs, or where one side never changes.
-
-    >>> rank_correlation([(1, 10), (2, 30), (3, 20)])
-    0.5
-    """
-    finite = [pair for pair in pairs if all(math.isfinite(value) for value in pair)]
-    ranks = [rankdata(side) for side in zip(*finite, strict=True)]
-    if len(finite) < 3 or any(np.ptp(side) == 0 for side in ranks):
-        return math.nan
-    return float(np.corrcoef(*ranks)[0, 1])
 
 
 @dataclass(frozen=True)
@@ -135,15 +89,33 @@ class Measured:
                 found.setdefault(row.round, {}).setdefault(entry, []).append(row.value)
         return {number: found[number] for number in sorted(found)}
 
-    def by_client(self, metric: str) -> dict[str, float]:
+    def by_client(self, metric: str, asked: ClientScore = AS_TRAINED) -> dict[str, float]:
         """Every client's test score of the main model after the last round."""
         return {
             row.client: row.value
             for row in self.run.rows()
             if row.stage == MAIN and row.round == self.result["rounds"]
-            and row.model == self.result["primary_model"] and row.on == "seen"
-            and row.adapted == "none" and row.split == "test" and row.metric == metric
+            and row.model == self.result["primary_model"] and row.on == asked.on
+            and _how(row.adapted) == asked.adapted and row.split == "test"
+            and row.metric == metric
         }  # fmt: skip
+
+    @cached_property
+    def answers(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
+        """How sure and how right the main models are about the unseen clients' test data."""
+        path = self.run.path / "predictions.npz"
+        if not path.is_file():
+            return None
+        with np.load(path, allow_pickle=False) as saved:
+            wanted = {"on": "unseen", "split": "test", "adapted": "none"}
+            mine = np.all([saved[name] == value for name, value in wanted.items()], axis=0)
+            return (saved["confidence"][mine], saved["correct"][mine]) if mine.any() else None
+
+    def shots(self, on: str) -> list[int]:
+        """How many samples a class these clients' models were adapted on, not at all included."""
+        labels = {_how(entry["adapted"]) for entry in self.result["scores"] if entry["on"] == on}
+        few = {int(label.removesuffix("-shot")) for label in labels if label.endswith("-shot")}
+        return sorted(few | ({0} if labels else set()))
 
     @property
     def code(self) -> str:
@@ -161,14 +133,14 @@ class Measured:
 
     def higher_is_better(self, score: ScoreName) -> bool:
         """Whether more speaks for an arm; of what is neither good nor bad it does."""
-        if score in NEUTRAL or score in SHARES:
+        if score in NEUTRAL or score in SHARES or is_macro(score):
             return True
         if score in LOSSES or score in ("rounds", "swing"):
             return False
         return bool(self.result["higher_is_better"])
 
     def score(self, score: ScoreName, at: str = "last", target: float | None = None) -> float:
-        """A score by its name (``scores.MEANINGS`` says what each is); NaN where there is none.
+        """A score by its name (``scores.meaning`` says what each is); NaN where there is none.
 
         ``at`` is "last" or "selected", a round; ``target`` is what "rounds" has to reach.
         """
@@ -186,24 +158,31 @@ class Measured:
         if score == "follows":
             return self._follows()
         if score == "divergence":
-            return _mean([v for by in self._divergence_at(at).values() for v in by])
+            return mean([v for by in self._divergence_at(at).values() for v in by])
         if score == "own-central":
             rows = self._own_central(self.result["primary_metric"], at)
-            return _mean([row.value for row in rows if row.client != CENTRAL])
+            return mean([row.value for row in rows if row.client != CENTRAL])
         if score == "weight-entropy":
             return evenness(self._weights(at))
         if score == "kept":
             weights = self._weights(at)
             return float(sum(weight > 0 for weight in weights)) if weights else math.nan
+        if score == "aurc":
+            return math.nan if self.answers is None else aurc(*self.answers)
+        if score == "epsilon":
+            return float((self.result.get("privacy") or {}).get("epsilon", math.nan))
+        if score == "parameters":
+            return self._parameters
         metric, main = self.result["primary_metric"], self.result["primary_model"]
         if score == "central":
             return self._found(at, "global", "central", metric)
         if score == "own-reconstruction":
             return self._found(at, main, "seen", "reconstruction")
+        asked = client_score(score) or AS_TRAINED
         return self._found(
-            at, main, "seen", metric,
+            at, main, asked.on, asked.metric or metric,
             split="validation" if score == "validation" else "test",
-            adapted=score == "fine-tuned",
+            adapted=asked.adapted,
             of="worst" if score == "worst" else "mean",
         )  # fmt: skip
 
@@ -215,13 +194,13 @@ class Measured:
         metric: str,
         *,
         split: str = "test",
-        adapted: bool = False,
+        adapted: str = "none",
         of: str = "mean",
     ) -> float:
         """What the run's summary says."""
         wanted = {"at": at, "model": model, "on": on, "metric": metric, "split": split}
         for entry in self.result["scores"]:
-            if wanted.items() <= entry.items() and (entry["adapted"] != "none") == adapted:
+            if wanted.items() <= entry.items() and _how(entry["adapted"]) == adapted:
                 return float(entry[of])
         return math.nan
 
@@ -232,6 +211,16 @@ class Measured:
             for entry in self.result["scores"]
         )
 
+    @cached_property
+    def _parameters(self) -> float:
+        model, shape = self.result.get("model"), self.result.get("sample_shape")
+        if model is None or shape is None:
+            return math.nan
+        module = seeded(
+            model["name"], tuple(shape), self.result["classes"], seed=0, **model["knobs"]
+        )
+        return float(sum(parameter.numel() for parameter in module.parameters()))
+
     def _round(self, at: str) -> int:
         return int(self.result["rounds" if at == "last" else "selected_round"])
 
@@ -241,7 +230,7 @@ class Measured:
         if not math.isnan(found):
             return found
         rows = self._own_central(metric, at)
-        return _mean([row.value for row in rows if row.client == CENTRAL])
+        return mean([row.value for row in rows if row.client == CENTRAL])
 
     def _own_central(self, metric: str, at: str) -> list[Row]:
         """Rows of the clients' models on the central test set: of each, and of all together."""
@@ -272,7 +261,7 @@ class Measured:
         return rank_correlation(
             [
                 (
-                    _mean([v for by in self.divergences[now].values() for v in by]),
+                    mean([v for by in self.divergences[now].values() for v in by]),
                     self.central_curve[now] - self.central_curve[before],
                 )
                 for before, now in pairwise(self.central_curve)
@@ -288,5 +277,10 @@ class Measured:
         return float(self.result["rounds"] + 1)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
+def _how(adapted: str) -> str:
+    """How a model was adapted, without for how long: "2-shot 50" is "2-shot".
+
+    >>> [_how(label) for label in ("none", "2-shot 50", "fine-tuned 5")]
+    ['none', '2-shot', 'fine-tuned']
+    """
+    return adapted.partition(" ")[0]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 
-from fedskew.suites.entries import ScoreName
-from fedskew.suites.measure import Interval
-from fedskew.suites.scores import WEIGHTS, in_points
+from fedskew.suites.scores import WEIGHTS, ScoreName, in_points
+from fedskew.suites.statistics import Interval
 
 CELLS: dict[ScoreName, str] = {
     **dict.fromkeys(WEIGHTS, ".2f"), "weight-entropy": ".2f", "follows": ".2f", "kept": ".1f",
+    "parameters": ",.0f",
 }  # fmt: skip
 # A hundred clients share one: two digits would not tell their weights apart.
 DIFFERENCES: dict[ScoreName, str] = {
     **dict.fromkeys(WEIGHTS, ".4f"), "weight-entropy": ".4f", "kept": ".2f", "rounds": ".2f",
+    "parameters": ",.0f",
 }  # fmt: skip
 
 
@@ -43,7 +44,9 @@ def cell(found: Interval, score: ScoreName, main_is_share: bool) -> str:
     factor = 100.0 if points else 1.0
     style = ".2f" if points else CELLS.get(score) or readable(found.mean)
     text = format(factor * found.mean, style)
-    return f"{text} ± {factor * found.half:{style}}" if math.isfinite(found.half) else text
+    # A model is as large whatever the seed.
+    shown = math.isfinite(found.half) and score != "parameters"
+    return f"{text} ± {factor * found.half:{style}}" if shown else text
 
 
 def span(found: Interval, score: ScoreName, main_is_share: bool, signed: bool) -> str:

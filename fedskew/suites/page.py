@@ -13,6 +13,8 @@ from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell, cells, flat
 from fedskew.suites.machine import Provenance
 from fedskew.suites.markdown import table
+from fedskew.suites.printed import source_table
+from fedskew.suites.spread import spread_tables
 from fedskew.suites.tables import about_columns, results_table
 from fedskew.suites.verdict import Results, Verdict, compared, indistinct
 
@@ -128,9 +130,11 @@ def _tables(facts: Reproduction) -> list[str]:
     suite, results = facts.suite, facts.results
     settings = list(dict.fromkeys(cell.setting for cell in facts.plan))
     parts = ["## Results", *about_columns(suite, settings, results)]
-    for series in suite.series:
-        if series.name in facts.series:
-            parts += [f"### {series.label}", f"![{series.label}]({facts.series[series.name]})"]
+    labels = {series.name: series.label for series in suite.series}
+    labels |= {trade.name: trade.label for trade in suite.trades}
+    for name, label in labels.items():
+        if name in facts.series:
+            parts += [f"### {label}", f"![{label}]({facts.series[name]})"]
     for setting in settings:
         arms = list(dict.fromkeys(cell.arm for cell in facts.plan if cell.setting == setting))
         label = suite.setting(setting).label
@@ -139,8 +143,10 @@ def _tables(facts: Reproduction) -> list[str]:
             f"The same to the last digit, whatever the seed: {', '.join(same)}."
             for same in indistinct(results, setting, suite.headline)
         ]
+        parts += source_table(suite, setting, results)
         if setting in facts.data:
             parts += client_table(suite, setting, arms, results, facts.data[setting])
+            parts += spread_tables(suite, setting, results, facts.data[setting])
         parts += [f"![{label}]({picture})" for picture in facts.figures.get(setting, ())]
     return parts
 
@@ -168,6 +174,11 @@ def _knobs(suite: Suite, name: str) -> str:
     texts = [
         *flat({"method": {"name": arm.method.name, **arm.method.knobs}}).values(),
         *(f"{key} = {value}" for key, value in flat(arm.config).items() if key),
+        *(
+            f"on {dataset}: {key} = {value}"
+            for dataset, config in arm.on.items()
+            for key, value in flat(config).items()
+        ),
     ]
     return "; ".join(str(text) for text in texts)
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fedskew.experiment import make_federation
+from fedskew.models.civae import Civae
 from fedskew.models.vae import Vae
 from fedskew.report.figures import draw_run, is_drawn
 from fedskew.store import write_atomically, write_csv
@@ -22,6 +23,8 @@ from fedskew.suites.verdict import Results
 
 SEED = 0
 """The seed whose runs are shown, and that of the draws."""
+Drawn = tuple[Tensor, tuple[str, ...]]
+"""Images of a model, and a caption for each or none at all."""
 
 
 def draw_samples(
@@ -35,10 +38,10 @@ def draw_samples(
     for setting, seen in data.items():
         if not len(seen.images) or seen.images.ndim != 4 or seen.images.shape[1] not in (1, 3):
             continue
-        rows: dict[str, Tensor] = {}
+        rows: dict[str, Drawn] = {}
         for arm in suite.pictures:
             run = results.get((setting, arm, SEED))
-            drawn = None if run is None else prior_draws(run, len(seen.images))
+            drawn = None if run is None else prior_draws(run, len(seen.images), seen.classes)
             if drawn is not None:
                 rows[suite.arm(arm).label] = drawn
         if rows:
@@ -48,14 +51,25 @@ def draw_samples(
     return pictures
 
 
-def prior_draws(measured: Measured, count: int) -> Tensor | None:
-    """Decoded draws from N(0, I) by the global model of the last round, if that is a VAE."""
-    from fedskew.report.generative import prior_samples
+def prior_draws(measured: Measured, count: int, classes: Sequence[str] = ()) -> Drawn | None:
+    """Decoded draws from N(0, I) by the global model of the last round, if that is a VAE.
+
+    A model that reads classes off its codes says of each draw which it is, and how surely.
+    """
+    from fedskew.report.generative import prior_codes, prior_samples
 
     if not (measured.run.path / "models" / "last" / "global.safetensors").is_file():
         return None
     model = measured.run.model(round="last")
-    return prior_samples(model, count, SEED) if isinstance(model, Vae) else None
+    if not isinstance(model, Vae):
+        return None
+    images = prior_samples(model, count, SEED)
+    if not isinstance(model, Civae):
+        return images, ()
+    with torch.no_grad():
+        sure, label = model.classifier(prior_codes(model.latent, count, SEED)).softmax(1).max(1)
+    named = [classes[i] if i < len(classes) else str(i) for i in label.tolist()]
+    return images, tuple(f"{n}, {p:.2f}" for n, p in zip(named, sure.tolist(), strict=True))
 
 
 def shown_as(images: Tensor, real: Tensor) -> Tensor:
@@ -65,11 +79,13 @@ def shown_as(images: Tensor, real: Tensor) -> Tensor:
     return scaled.clamp(0.0, 1.0).movedim(1, -1)
 
 
-def _image_rows(rows: Mapping[str, Tensor], real: Tensor, title: str) -> bytes:
+def _image_rows(rows: Mapping[str, Drawn], real: Tensor, title: str) -> bytes:
     count = len(real)
-    figure = Figure(figsize=(2.6 + 0.8 * count, 0.6 + 0.85 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(2.6 + 0.8 * count, 0.6 + 0.95 * len(rows)), layout="constrained")
     panels = figure.subplots(len(rows), count, squeeze=False)
-    for line, (label, images) in zip(panels, rows.items(), strict=True):
+    for line, (label, (images, captions)) in zip(panels, rows.items(), strict=True):
+        for axes, caption in zip(line, captions, strict=False):
+            axes.set_title(caption, fontsize=7, pad=2)
         for axes, image in zip(line, shown_as(images, real), strict=True):
             axes.imshow(image.squeeze(-1).numpy(), cmap="gray", vmin=0.0, vmax=1.0)
             axes.set_xticks([])

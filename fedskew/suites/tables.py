@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedskew.suites.entries import Number, ScoreName
 from fedskew.suites.format import Suite
 from fedskew.suites.markdown import table
-from fedskew.suites.measure import Measured, interval
+from fedskew.suites.measure import Measured
 from fedskew.suites.numbers import cell
-from fedskew.suites.scores import MEANINGS, WEIGHTS
+from fedskew.suites.printed import source, stand_apart
+from fedskew.suites.scores import WEIGHTS, ScoreName, meaning
+from fedskew.suites.statistics import interval
 from fedskew.suites.verdict import Results
 
 Column = tuple[str, ScoreName, str]
@@ -81,9 +82,9 @@ def about_columns(suite: Suite, settings: Sequence[str], results: Results) -> li
         better = "higher" if first.higher_is_better("central") else "lower"
         opening = ABOUT_CENTRAL.format(metric=first.result["primary_metric"], better=better)
     shown = {column for setting in settings for column in _columns(suite, setting, results)}
-    extra = [column for column in EXTRA_COLUMNS if column in shown]
+    extra = [column for column in (*EXTRA_COLUMNS, *_asked(suite)) if column in shown]
     weighed = any(score in WEIGHTS for _, score, _ in extra)
-    others = [f"- {h}: {MEANINGS[score]}" for h, score, _ in extra if score not in WEIGHTS]
+    others = [f"- {h}: {meaning(score)}" for h, score, _ in extra if score not in WEIGHTS]
     return [
         opening,
         *([ABOUT_WEIGHTS] if weighed else ()),
@@ -94,15 +95,17 @@ def about_columns(suite: Suite, settings: Sequence[str], results: Results) -> li
 def results_table(suite: Suite, setting: str, arms: Sequence[str], results: Results) -> str:
     columns = _columns(suite, setting, results)
     heads = ["arm", "role", *(head for head, _, _ in columns), "sent (MB)"]
-    heads += ["the source's number"] if suite.numbers else []
+    beside = bool(suite.numbers) and not stand_apart(suite)
+    heads += ["the source's number"] if beside else []
     rows = []
     for arm in arms:
         runs = [m for (s, a, _), m in results.items() if (s, a) == (setting, arm)]
         row = [suite.arm(arm).label, suite.arm(arm).role]
         row += [_score(runs, score, at) for _, score, at in columns]
         row.append(f"{interval([m.megabytes for m in runs]).mean:.1f}")
-        if suite.numbers:
-            printed = [_printed(n) for n in suite.numbers if (n.setting, n.arm) == (setting, arm)]
+        if beside:
+            mine = [n for n in suite.numbers if (n.setting, n.arm) == (setting, arm)]
+            printed = [f"{source(number)} ({number.where})" for number in mine]
             row.append("; ".join(printed) or "–")
         rows.append(row)
     return table(heads, rows)
@@ -115,14 +118,14 @@ def _columns(suite: Suite, setting: str, results: Results) -> list[Column]:
         return [c for c in columns if not all(math.isnan(m.score(c[1], c[2])) for m in runs)]
 
     main = filled(CENTRAL_COLUMNS) if suite.headline == "central" else COLUMNS
-    return [*main, *filled(EXTRA_COLUMNS)]
+    return [*main, *filled(EXTRA_COLUMNS), *filled(_asked(suite))]
+
+
+def _asked(suite: Suite) -> list[Column]:
+    """Columns the suite asks for by the names of their scores."""
+    return [(score, score, "last") for score in suite.columns]
 
 
 def _score(runs: Sequence[Measured], score: ScoreName, at: str) -> str:
     found = interval([measured.score(score, at) for measured in runs])
     return cell(found, score, bool(runs) and runs[0].is_share)
-
-
-def _printed(number: Number) -> str:
-    spread = "" if number.spread is None else f" ± {number.spread:g}"
-    return f"{number.value:g}{spread} ({number.where})"

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedskew.suites.entries import ScoreName
 from fedskew.suites.format import Claim, Suite
-from fedskew.suites.measure import Interval, Measured, interval
+from fedskew.suites.measure import Measured
 from fedskew.suites.numbers import span
-from fedskew.suites.scores import CURVES, MEANINGS, WHOLE_RUN
+from fedskew.suites.scores import CURVES, WHOLE_RUN, ScoreName, meaning
+from fedskew.suites.statistics import Interval, interval
 
 Results = Mapping[tuple[str, str, int], Measured]
 """Finished runs by setting, arm and seed."""
@@ -65,7 +65,7 @@ class Verdict:
 def compared(suite: Suite, claim: Claim) -> str:
     """What a claim compares, in words."""
     score = claim.side(claim.better).score if claim.kind == "above" else claim.score
-    meaning = MEANINGS[score].format(target=claim.target, curve=CURVES[suite.headline])
+    what = meaning(score).format(target=claim.target, curve=CURVES[suite.headline])
     when = "" if score in WHOLE_RUN else f", {claim.at} round"
     less = (
         "" if claim.beyond is None
@@ -75,7 +75,7 @@ def compared(suite: Suite, claim: Claim) -> str:
     asked = f"; {wants[claim.kind]} {claim.margin:g}"
     bar = "" if claim.kind == "better" and not claim.margin else asked
     control = f" Control: {', '.join(f'`{c}`' for c in claim.control)}." if claim.control else ""
-    return f"{meaning}{when}{less}{bar}.{control} {claim.why}".rstrip()
+    return f"{what}{when}{less}{bar}.{control} {claim.why}".rstrip()
 
 
 def judge(claim: Claim, results: Results) -> Verdict:

@@ -1,0 +1,204 @@
+"""Making a client's model its own: some epochs on its training data, or on a few shots of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedskew.data.federation import Indices
+from fedskew.engine.cohort import Work, train
+from fedskew.engine.evaluate import Question, Scoring, evaluate
+from fedskew.engine.streams import stream
+from fedskew.parts.objective import Batch, Bound, Tensors
+from fedskew.parts.report import Groups
+from fedskew.recipe import Adapt, Phase
+from fedskew.site import Site, context_of
+
+HELD_OUT = 4
+"""One of so many samples of a class is held out to find the number of epochs."""
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A client's model, and what it shall do to it; ``own`` is the client's private state."""
+
+    client: str
+    model: Tensors
+    how: Adapt
+    round: int = 0
+    own: Groups = field(default_factory=dict)
+
+
+def adapted(site: Site, adaptations: Sequence[Adaptation]) -> list[Tensors | Exception]:
+    """Every model after its adaptation, or what went wrong.
+
+    With ``patience`` the last phase is first tried on a part of the samples, for 1, 2, 4, ...
+    epochs up to its own, and looked at on the samples held out; then the model is adapted anew on
+    all samples for as many epochs as did best, perhaps none. Nobody sees a label beyond the shots.
+    """
+    given = [_rows(site, adaptation) for adaptation in adaptations]
+    epochs = _epochs(site, adaptations, given)
+    return _through(site, adaptations, given, epochs)
+
+
+def _rows(site: Site, adaptation: Adaptation) -> Indices:
+    rows = site.clients[adaptation.client].train
+    count = adaptation.how.shots
+    if count is None:
+        return rows
+    return shots(rows, site.federation.y, count, site.seed, adaptation.client)
+
+
+def shots(rows: Indices, y: Tensor, count: int, seed: int, client: str) -> Indices:
+    """``count`` rows of every class the client has (all of a class that has fewer)."""
+    order = stream(seed, "shots", client).permutation(rows)
+    labels = y.numpy()[order]
+    taken = [order[labels == label][:count] for label in np.unique(labels)]
+    return np.sort(np.concatenate(taken)) if taken else rows
+
+
+def held_out(rows: Indices, y: Tensor, seed: int, client: str) -> tuple[Indices, Indices]:
+    """Rows to adapt on and rows to look at: a quarter of every class that has two, at least one."""
+    order = stream(seed, "held out", client).permutation(rows)
+    labels = y.numpy()[order]
+    away = []
+    for label in np.unique(labels):
+        members = order[labels == label]
+        if len(members) > 1:
+            away.append(members[: max(1, round(len(members) / HELD_OUT))])
+    apart = np.sort(np.concatenate(away)) if away else rows[:0]
+    return np.setdiff1d(rows, apart), apart
+
+
+def _epochs(
+    site: Site, adaptations: Sequence[Adaptation], given: Sequence[Indices]
+) -> list[int | None]:
+    """How long the last phase of each adaptation lasts, where that is to be found out."""
+    found: list[int | None] = [None] * len(adaptations)
+    parts = {
+        i: held_out(rows, site.federation.y, site.seed, adaptation.client)
+        for i, (adaptation, rows) in enumerate(zip(adaptations, given, strict=True))
+        if adaptation.how.patience is not None
+    }
+    going = {i: 0 for i, (_, apart) in parts.items() if len(apart)}
+    best = dict.fromkeys(going, float("inf"))
+    for length in _ladder(max((_longest(site, adaptations[i].how) for i in going), default=0)):
+        tried = [i for i in going if length <= _longest(site, adaptations[i].how)]
+        models = _through(
+            site, [adaptations[i] for i in tried], [parts[i][0] for i in tried],
+            [length] * len(tried),
+        )  # fmt: skip
+        losses = _losses(site, [(adaptations[i], parts[i][1]) for i in tried], models)
+        for i, loss in zip(tried, losses, strict=True):
+            if loss < best[i]:
+                best[i], found[i], going[i] = loss, length, 0
+            else:
+                going[i] += 1
+        going = {i: n for i, n in going.items() if n < (adaptations[i].how.patience or 1)}
+    return found
+
+
+def _ladder(longest: int) -> list[int]:
+    """Numbers of epochs to try: none, 1, 2, 4, ... and the longest.
+
+    >>> _ladder(10), _ladder(0)
+    ([0, 1, 2, 4, 8, 10], [0])
+    """
+    steps = [0, *(2**i for i in range(longest.bit_length())), longest]
+    return sorted(set(steps))
+
+
+def _longest(site: Site, how: Adapt) -> int:
+    last = how.phases[-1].epochs
+    return site.settings.epochs if last is None else last
+
+
+def _losses(
+    site: Site,
+    looks: Sequence[tuple[Adaptation, Indices]],
+    models: Sequence[Tensors | Exception],
+) -> list[float]:
+    """The mean loss of every model on the rows held out for it; infinite if there is no model."""
+    objective = looks[0][0].how.phases[-1].objective or site.recipe.objective if looks else None
+    losses = [float("inf")] * len(looks)
+    if objective is None:
+        return losses
+    good = [i for i, model in enumerate(models) if not isinstance(model, Exception)]
+    questions = []
+    for i in good:
+        model = models[i]
+        assert not isinstance(model, Exception)
+        adaptation, rows = looks[i]
+        questions.append(Question(model, rows, (site.seed, site.stage, "look", adaptation.client)))
+    for i, scores in zip(good, evaluate(questions, scoring(site, objective)), strict=True):
+        losses[i] = scores["loss"]
+    return losses
+
+
+def scoring(site: Site, objective: Any = None) -> Scoring:
+    """How the engine scores models of this site, by its recipe's objective or another."""
+    chosen = objective or site.recipe.objective
+
+    def score(module: nn.Module, tensors: Tensors, batch: dict[str, Any]) -> Tensors:
+        found: Tensors = chosen.scores(Bound(module, tensors), Batch(**batch))
+        return found
+
+    noise = partial(chosen.noise, site.module)
+    return Scoring(site.evaluation, score, chosen.summed, noise, site.x, site.y)
+
+
+def _through(
+    site: Site,
+    adaptations: Sequence[Adaptation],
+    given: Sequence[Indices],
+    epochs: Sequence[int | None],
+) -> list[Tensors | Exception]:
+    """All models through their phases, phase by phase for all who share it."""
+    now: list[Tensors | Exception] = [adaptation.model for adaptation in adaptations]
+    depth = max((len(adaptation.how.phases) for adaptation in adaptations), default=0)
+    for number in range(depth):
+        groups: dict[tuple[Phase, int | None], list[int]] = {}
+        for i, adaptation in enumerate(adaptations):
+            if number < len(adaptation.how.phases) and not isinstance(now[i], Exception):
+                phase = adaptation.how.phases[number]
+                if number == len(adaptation.how.phases) - 1 and epochs[i] is not None:
+                    phase = replace(phase, epochs=epochs[i])
+                if phase.epochs != 0:
+                    groups.setdefault((phase, adaptation.how.batch_size), []).append(i)
+        for (phase, batch_size), members in groups.items():
+            chosen = {i: (adaptations[i], given[i], now[i]) for i in members}
+            for i, result in _trained(site, phase, batch_size, number, chosen):
+                now[i] = result
+    return now
+
+
+def _trained(
+    site: Site,
+    phase: Phase,
+    batch_size: int | None,
+    number: int,
+    members: Mapping[int, tuple[Adaptation, Indices, Tensors | Exception]],
+) -> list[tuple[int, Tensors | Exception]]:
+    training = site.training(phase)
+    if batch_size is not None:
+        # A batch wider than anybody's samples would be nothing but padding.
+        training.batch_size = min(batch_size, max(len(rows) for _, rows, _ in members.values()))
+    works = []
+    for i, (adaptation, rows, model) in members.items():
+        assert not isinstance(model, Exception)
+        key = (site.seed, site.stage, "adapt", number, adaptation.client, adaptation.round)
+        context = context_of(site, phase, training, adaptation.client, model, adaptation.own, {})
+        works.append(Work(str(i), rows, model, context, key=key))
+    diverged = ArithmeticError("its parameters are not finite after adapting")
+    results: list[tuple[int, Tensors | Exception]] = []
+    for i, result in zip(members, train(works, training), strict=True):
+        if isinstance(result, Exception):
+            results.append((i, result))
+        else:
+            results.append((i, result.tensors if result.finite else diverged))
+    return results

@@ -1,0 +1,1 @@
+"""What a deployed client needs: adapting, predicting, generating, exporting, noticing change."""

@@ -1,0 +1,234 @@
+"""A new client's own model, from a finished run and the client's few labelled samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import nn
+
+from fedskew.client import ScoreTask
+from fedskew.config import Config, make_config
+from fedskew.data.federation import Client, Federation, Indices
+from fedskew.deploy.confidence import ACCURACY, check_share
+from fedskew.deploy.model import (
+    AT_ONCE,
+    NOT_ADAPTED,
+    Deployed,
+    Threshold,
+    about_run,
+    empty_model,
+    finished_run,
+    has_global,
+    of_run,
+    run_model,
+    validation_threshold,
+)
+from fedskew.deploy.preparation import SamplePreparation, preparation_of
+from fedskew.deploy.samples import Samples, prepared, read_samples
+from fedskew.errors import ConfigError, DataError, RunError
+from fedskew.experiment import MAIN, Run, adaptations, make_site
+from fedskew.folder import RunFolder
+from fedskew.parts.report import Groups
+from fedskew.recipe import Adapt, Stage, find
+from fedskew.scoring import score_clients
+from fedskew.site import PERSONAL, SHARED, Site
+
+NEWCOMER = "newcomer"
+EPOCHS = 10
+"""How long a model adapts where neither the user nor the run nor its method says."""
+
+
+def adapt(
+    run: str | Path | Run,
+    x: ArrayLike | str | Path,
+    y: ArrayLike | None = None,
+    *,
+    out: str | Path | None = None,
+    client: str | None = None,
+    shots: int | None = None,
+    epochs: int | None = None,
+    part: str | Sequence[str] | None = None,
+    lr: float | None = None,
+    patience: int | None = None,
+    seed: int | None = None,
+    accuracy: float = ACCURACY,
+    label: str = "label",
+    data_dir: str | Path | None = None,
+) -> Deployed:
+    """A run's model, adapted to the samples of a client that was never there; saved in ``out``.
+
+    It always begins with a model the run ended with: that of ``client``, or the one newcomers are
+    given, which is the global one where there is such. ``x`` is in the shape and scale of the
+    dataset as stored, ``y`` its labels by name or number; or ``x`` is the file or folder that
+    holds both. ``shots`` samples of every class are drawn (none given: all are used). ``epochs``,
+    ``part``, ``lr`` and ``patience`` stand for the run's own ``evaluate.fine_tune_*``; where the
+    run and its method say nothing, everything adapts for ten epochs. ``accuracy`` is what the
+    threshold for asking shall reach on the run's validation data.
+    """
+    check_share("accuracy", accuracy)
+    finished = finished_run(run)
+    preparation = preparation_of(finished, None if data_dir is None else Path(data_dir))
+    stored = read_samples(x, y, preparation, label)
+    preparation = preparation.of_new(stored.x, stored.origin)
+    samples = prepared(stored, preparation)
+    labels = samples.labels()
+    _check_shots(shots, labels, preparation)
+    wanted = {
+        "shots": "all" if shots is None else shots, "fine_tune_epochs": epochs,
+        "fine_tune_part": part, "fine_tune_lr": lr, "fine_tune_patience": patience,
+    }  # fmt: skip
+    config = _with_settings(finished.config, wanted)
+    site = _site(config, samples, labels, preparation)
+    (how,) = adaptations(config, site)
+    start = of_run(finished, _start(finished, site, client), preparation, client)
+    # Only now: what nobody has trained yet is drawn by the run's own seed.
+    site = site if seed is None else replace(site, seed=seed)
+    module = _adapted(site, start, how, own=client is not None)
+    told = _told(how, site, labels, preparation)
+    for when, model in (("before", start.module), ("after", module)):
+        told[f"right_{when}"] = _right(model, samples, labels)
+    scored = _tuning(config) == _tuning(finished.config)
+    threshold, notes = _threshold(finished.path, accuracy, how.label if scored else NOT_ADAPTED)
+    about = {**start.about, "adapted": told, "notes": notes}
+    made = Deployed(module, preparation, about, threshold)
+    if out is not None:
+        made.save(_free(Path(out)))
+    return made
+
+
+def _check_shots(shots: int | None, labels: Indices, preparation: SamplePreparation) -> None:
+    """Refuse more shots than a class has; classes without any sample are left alone."""
+    if shots is None:
+        return
+    if shots < 1:
+        raise ConfigError(f"shots must be at least 1 sample a class, not {shots}.")
+    for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
+        if count < shots:
+            raise ConfigError(
+                f"shots asks for {shots} samples of every class, but there are {count} of class "
+                f"{preparation.class_names[label]!r}: ask for fewer, or leave shots out to use all."
+            )
+
+
+def _with_settings(config: Config, wanted: dict[str, Any]) -> Config:
+    """The run's settings with what the user wants otherwise, on the machine at hand."""
+    for name, least in (("fine_tune_epochs", 1), ("fine_tune_patience", 1)):
+        given = wanted[name]
+        if given is not None and given < least:
+            raise ConfigError(f"{name.removeprefix('fine_tune_')} must be at least 1, not {given}.")
+    lr = wanted["fine_tune_lr"]
+    if lr is not None and not 0 < lr < float("inf"):
+        raise ConfigError(f"lr must be above 0, not {lr:g}.")
+    values = config.resolved()
+    values["evaluate"] |= {name: value for name, value in wanted.items() if value is not None}
+    own = find(config.method.name).recipe(**config.method.knobs).adapts
+    if not values["evaluate"]["fine_tune_epochs"] and not (own and own.phases[-1].epochs):
+        values["evaluate"]["fine_tune_epochs"] = EPOCHS
+    return make_config({**values, "device": "cpu"})
+
+
+def _site(
+    config: Config, samples: Samples, labels: Indices, preparation: SamplePreparation
+) -> Site:
+    """What the newcomer works with: the run's recipe and settings, and its own samples alone."""
+    federation = Federation(
+        "the new client's samples",
+        samples.x,
+        torch.from_numpy(labels),
+        preparation.class_names,
+        (Client(NEWCOMER, np.arange(len(labels))),),
+    )
+    recipe = find(config.method.name).recipe(**config.method.knobs)
+    # Nothing is sent to a server: there is nothing to report, and nobody who invents data.
+    return make_site(config, federation, Stage(MAIN, replace(recipe, reports=(), invents=None)))
+
+
+def _start(run: Run, site: Site, client: str | None) -> nn.Module:
+    """The model to begin with: a client's own, the global one, or what newcomers are sent.
+
+    Where clients keep parts to themselves, a newcomer has these as they were before training.
+    """
+    if client is not None or has_global(run):
+        return run_model(run, client)
+    module = empty_model(about_run(run))
+    sent = RunFolder(run.path).selected(MAIN)[0].state.sent_to(NEWCOMER)
+    module.load_state_dict(site.received(sent, {}))
+    return module.eval()
+
+
+def _adapted(site: Site, start: Deployed, how: Adapt, own: bool) -> nn.Module:
+    """The model after its adaptation; a run scores clients it has never seen in just this way."""
+    tensors = dict(start.module.state_dict())
+    # Whoever begins with a client's own model has that client's BatchNorm statistics too.
+    private: Groups = {PERSONAL: tensors, SHARED: {}} if own else {}
+    task = ScoreTask(NEWCOMER, int(start.about["round"]), tensors, "personal", (), how)
+    (scored,) = score_clients(site, [task], {NEWCOMER: private})
+    if scored.error:
+        raise RunError(f"the model could not be adapted: {scored.error}.")
+    module = copy.deepcopy(start.module)
+    module.load_state_dict(scored.tensors)
+    return module.eval()
+
+
+def _right(model: nn.Module, samples: Samples, labels: Indices) -> int:
+    """How many samples a model gets right."""
+    with torch.no_grad():
+        found = torch.cat([model(part).argmax(dim=1) for part in torch.split(samples.x, AT_ONCE)])
+    return int((found.numpy() == labels).sum())
+
+
+def _tuning(config: Config) -> dict[str, Any]:
+    """All that decides how models adapt, but for the shots."""
+    settings = config.evaluate.model_dump()
+    return {name: value for name, value in settings.items() if name.startswith("fine_tune")}
+
+
+def _threshold(run: Path, accuracy: float, adapted: str) -> tuple[Threshold | None, list[str]]:
+    """When to ask for a label, as far as the run's validation samples tell."""
+    try:
+        chosen = validation_threshold(run, accuracy, adapted)
+    except (DataError, RunError) as error:
+        return None, [f"no threshold was chosen: {error}"]
+    if chosen.adapted != NOT_ADAPTED:
+        return chosen, []
+    return chosen, [
+        "the threshold is that of the run's models as they are, for it scored none that adapted "
+        "in this way and may be more or less sure: give predict a threshold, or have the run score "
+        "such models (evaluate.shots, evaluate.fine_tune_epochs)."
+    ]
+
+
+def _free(out: Path) -> Path:
+    """A folder to write to; what a run left is not overwritten."""
+    if (out / "config.json").exists():
+        raise RunError(f"{out} is the folder of a run: choose another one for the adapted model.")
+    return out
+
+
+def _told(
+    how: Adapt, site: Site, labels: Indices, preparation: SamplePreparation
+) -> dict[str, Any]:
+    """How a model was adapted, in plain values."""
+    phases = [site.training(phase) for phase in how.phases]
+    trained = {name.partition(".")[0] for phase in phases for name in phase.trained}
+    counts = np.bincount(labels, minlength=len(preparation.class_names)).tolist()
+    named = dict(zip(preparation.class_names, counts, strict=True))
+    return {
+        "how": how.label,
+        "samples": len(labels),
+        "shots": how.shots,
+        "given": {name: count for name, count in named.items() if count},
+        "lacks": [name for name, count in named.items() if not count],
+        "epochs": sum(phase.epochs for phase in phases),
+        "patience": how.patience,
+        "parts": sorted(trained),
+        "lr": phases[-1].optimiser.lr,
+        "seed": site.seed,
+    }

@@ -1,0 +1,235 @@
+"""A client whose images turn over time: it notices, asks for a few labels, and adapts again.
+
+No label is needed to notice: a client counts how often its model is unsure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedskew.adapting import shots as labelled
+from fedskew.client import Scored, ScoreTask
+from fedskew.config import Config, make_config
+from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.skew import rotate
+from fedskew.deploy.adapt import EPOCHS
+from fedskew.deploy.confidence import ACCURACY, check_share
+from fedskew.deploy.model import finished_run
+from fedskew.deploy.preparation import run_federation
+from fedskew.deploy.watch import Counted, Trust, is_more, owned_by, sent_to, trust_in
+from fedskew.engine.streams import stream, torch_seed
+from fedskew.errors import ConfigError, DataError, RunError, unknown
+from fedskew.experiment import MAIN, Run, adaptations, make_site
+from fedskew.parts.objective import Tensors
+from fedskew.parts.report import Groups
+from fedskew.recipe import Adapt, Stage, find
+from fedskew.report.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport, Moment
+from fedskew.scoring import score_clients
+from fedskew.site import PERSONAL, SHARED, Site
+
+ANGLES = tuple(range(0, 181, 15))
+
+
+def drift(
+    run: str | Path | Run,
+    out: str | Path | None = None,
+    *,
+    client: str | None = None,
+    angles: Sequence[float] = ANGLES,
+    shots: int = 2,
+    threshold: float | None = None,
+    accuracy: float = ACCURACY,
+    window: int | None = None,
+    data_dir: str | Path | None = None,
+    seed: int = 0,
+) -> DriftReport:
+    """Turn a client's images further and further, and see what becomes of its model.
+
+    The client is the first unseen one unless named. At each angle it answers ``window`` of its
+    test samples, fresh ones as long as there are (none given: all of them each time). It is unsure
+    of a sample whose confidence is below ``threshold``; none given, that is the one from which
+    seen clients' validation samples are answered with this accuracy, by the run's model or, once
+    the client has adapted, by models adapted alike; but a tenth of these samples lie below it. When
+    the client is unsure more often than they are, beyond chance, it asks for ``shots`` labels a
+    class among its training samples, which have turned alike, adapts the run's model to them, and
+    answers the window anew. Who stays less sure than others goes on asking; who is sure and wrong
+    at once, as after a sudden turn, notices nothing. Clients that never adapt, that adapt once, and
+    that go on adapting the model they have are compared with it. Writes ``drift.csv`` and
+    ``drift.png``.
+    """
+    finished = finished_run(run)
+    federation = run_federation(finished, None if data_dir is None else Path(data_dir))
+    who = _chosen(federation, client)
+    _check(who, federation, angles, shots, window)
+    for name, share in (("accuracy", accuracy), ("threshold", threshold)):
+        if share is not None:
+            check_share(name, share)
+    config = _with_shots(finished.config, shots)
+    home = _site(config, federation)
+    (how,) = adaptations(config, home)
+    own = who in federation.clients and _has_own_models(finished)
+    trust = {
+        adapted: trust_in(finished, home, how if adapted else None, own, threshold, accuracy)
+        for adapted in (False, True)
+    }
+    start = owned_by(finished, who.name) if own else sent_to(finished, home, who.name)
+    walkers: dict[str, _Walker] = {}
+    moments: list[Moment] = []
+    windows = _windows(who.test, window or len(who.test), len(angles), seed)
+    for step, (angle, rows) in enumerate(zip(angles, windows, strict=True)):
+        site = _turned(config, federation, who, rows, float(angle), torch_seed(seed, "drift", step))
+        if step == 0:
+            start = start if own else _at_home(site, who.name, start)
+            walkers = {name: _Walker(name, start, start, trust[False]) for name in STRATEGIES}
+        for name, walker in walkers.items():
+            walkers[name], moment = _walked(site, walker, how, trust[True], step, float(angle))
+            moments.append(moment)
+    report = DriftReport(finished.path.resolve().name, who.name, shots, how.label, tuple(moments))
+    if out is not None:
+        report.save(out)
+    return report
+
+
+@dataclass(frozen=True)
+class _Walker:
+    """A client with a strategy: the model it has, and how unsure it may be."""
+
+    strategy: str
+    original: Tensors
+    model: Tensors
+    trust: Trust
+
+
+def _walked(
+    site: Site, walker: _Walker, how: Adapt, trust: Trust, step: int, angle: float
+) -> tuple[_Walker, Moment]:
+    """A client after one window, and what it did there."""
+    (client,) = site.federation.clients
+    first = _answered(site, client.name, walker.model, None, step)
+    now = _counted(first, walker.trust.threshold)
+    noticed = is_more(now, walker.trust.usual)
+    adapts = {NEVER: False, ONCE: step == 0, LOOP: noticed, CONTINUED: noticed}[walker.strategy]
+    last, asked, after = first, 0, walker
+    if adapts:
+        model = walker.original if walker.strategy == LOOP else walker.model
+        last = _answered(site, client.name, model, how, step)
+        asked = _labels(site, client, how)
+        after = replace(walker, model=last.tensors, trust=trust)
+    return after, Moment(
+        step, angle, walker.strategy, now.samples, walker.trust.threshold, now.share,
+        walker.trust.usual.share, noticed, asked, first.scores["test"]["accuracy"],
+        last.scores["test"]["accuracy"],
+    )  # fmt: skip
+
+
+def _answered(site: Site, client: str, model: Tensors, how: Adapt | None, step: int) -> Scored:
+    """A client's answers to its test samples, after adaptation where it is told how."""
+    # The model is taken as it is, BatchNorm statistics and all.
+    private: Mapping[str, Groups] = {client: {PERSONAL: model, SHARED: {}}}
+    task = ScoreTask(client, step, model, "personal", ("test",), how, samples=True)
+    (found,) = score_clients(site, [task], private)
+    if found.error:
+        raise RunError(f"client {client!r} could not be adapted: {found.error}.")
+    return found
+
+
+def _labels(site: Site, client: Client, how: Adapt) -> int:
+    """How many labels an adaptation takes: fewer where a class has not so many samples."""
+    assert how.shots is not None
+    return len(labelled(client.train, site.federation.y, how.shots, site.seed, client.name))
+
+
+def _counted(found: Scored, threshold: float) -> Counted:
+    confidence = found.samples["test"]["confidence"]
+    return Counted(int((confidence < threshold).sum()), len(confidence))
+
+
+def _turned(
+    config: Config, federation: Federation, who: Client, window: Indices, angle: float, seed: int
+) -> Site:
+    """The client alone with its samples of the moment: training samples to ask about, a window."""
+    rows = np.concatenate([who.train, window])
+    images = rotate(federation.x[rows], torch.full((len(rows),), angle))
+    place = np.arange(len(rows))
+    now = Client(who.name, place[: len(who.train)], test=place[len(who.train) :])
+    alone = Federation(federation.name, images, federation.y[rows], federation.class_names, (now,))
+    return _site(config.model_copy(update={"seed": seed}), alone)
+
+
+def _site(config: Config, federation: Federation) -> Site:
+    recipe = find(config.method.name).recipe(**config.method.knobs)
+    # Nothing is sent to a server: there is nothing to report, and nobody who invents data.
+    return make_site(config, federation, Stage(MAIN, replace(recipe, reports=(), invents=None)))
+
+
+def _at_home(site: Site, client: str, model: Tensors) -> Tensors:
+    """The run's model as a newcomer first has it, with BatchNorm statistics of its own."""
+    (found,) = score_clients(site, [ScoreTask(client, 0, model, "personal", ())], {})
+    return found.tensors
+
+
+def _windows(rows: Indices, size: int, count: int, seed: int) -> Iterator[Indices]:
+    """Windows dealt from a shuffled pile of rows, which is shuffled anew when it runs out."""
+    pile = rows[:0]
+    for number in range(count):
+        if len(pile) < size:
+            rest = stream(seed, "window", number).permutation(np.setdiff1d(rows, pile))
+            pile = np.concatenate([pile, rest])
+        window, pile = pile[:size], pile[size:]
+        yield np.sort(window)
+
+
+def _has_own_models(run: Run) -> bool:
+    return any((run.path / "models" / "selected" / "personal").glob("*.safetensors"))
+
+
+def _with_shots(config: Config, shots: int) -> Config:
+    """The run's settings for one number of shots, on the machine at hand."""
+    values = config.resolved() | {"device": "cpu"}
+    values["evaluate"]["shots"] = [shots]
+    own = find(config.method.name).recipe(**config.method.knobs).adapts
+    if not values["evaluate"]["fine_tune_epochs"] and not (own and own.phases[-1].epochs):
+        values["evaluate"]["fine_tune_epochs"] = EPOCHS
+    return make_config(values)
+
+
+def _chosen(federation: Federation, client: str | None) -> Client:
+    if client is not None and client not in federation.by_name:
+        raise unknown("client", client, federation.by_name)
+    if client is None and not federation.unseen:
+        raise ConfigError("the run has no unseen client: name the client whose images shall turn.")
+    return federation.by_name[client] if client else federation.unseen[0]
+
+
+def _check(
+    who: Client, federation: Federation, angles: Sequence[float], shots: int, window: int | None
+) -> None:
+    """Refuse what cannot be done, before anything is."""
+    if len(federation.sample_shape) != 3:
+        raise DataError(
+            f"drift turns images, but a sample of {federation.name} has shape "
+            f"{list(federation.sample_shape)}: choose a run on images."
+        )
+    if len(angles) < 2 or not all(math.isfinite(angle) for angle in angles):
+        raise ConfigError(f"angles must be at least two numbers of degrees, not {list(angles)}.")
+    for split in ("train", "test"):
+        if not len(who.split(split)):
+            raise DataError(f"client {who.name!r} has no {split} samples: name another client.")
+    counts: NDArray[np.int64] = np.bincount(federation.y.numpy()[who.train])
+    if not 1 <= shots <= counts.max():
+        raise ConfigError(
+            f"shots must be 1 to {counts.max()} labels a class, the most that client "
+            f"{who.name!r} has of any, not {shots}."
+        )
+    if window is not None and not 1 <= window <= len(who.test):
+        raise ConfigError(
+            f"window must be 1 to {len(who.test)}, the test samples of client {who.name!r}, "
+            f"not {window}."
+        )

@@ -1,0 +1,107 @@
+"""How unsure a model is of samples without labels, and whether that is more than usual."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedskew.client import ScoreTask
+from fedskew.deploy.adapt import NEWCOMER
+from fedskew.deploy.confidence import choose_threshold
+from fedskew.deploy.model import has_global, run_model
+from fedskew.errors import DataError, RunError
+from fedskew.experiment import MAIN, Run
+from fedskew.folder import RunFolder
+from fedskew.parts.objective import ANSWERS, Tensors
+from fedskew.parts.report import Groups
+from fedskew.recipe import Adapt
+from fedskew.scoring import score_clients
+from fedskew.site import PERSONAL, SHARED, Site
+
+CHANCE = 0.05
+"""A client asks when chance would make it unsure so often in fewer cases than this."""
+WATCHED = 0.1
+"""At least this share of validation samples counts as unsure: below a threshold that lets all of
+them pass, a change would hardly show."""
+REFERENCES = 50
+"""So many clients' validation samples tell how sure models are."""
+
+
+class Counted(NamedTuple):
+    """How many of some samples a model was unsure of."""
+
+    unsure: int
+    samples: int
+
+    @property
+    def share(self) -> float:
+        return self.unsure / self.samples
+
+
+def is_more(now: Counted, then: Counted, chance: float = CHANCE) -> bool:
+    """Whether a model is unsure more often than before, beyond chance (Fisher's exact test).
+
+    >>> is_more(Counted(9, 20), Counted(20, 200)), is_more(Counted(3, 20), Counted(20, 200))
+    (True, False)
+    """
+    from scipy.stats import hypergeom
+
+    unsure, samples = now.unsure + then.unsure, now.samples + then.samples
+    return bool(hypergeom.sf(now.unsure - 1, samples, unsure, now.samples) < chance)
+
+
+class Trust(NamedTuple):
+    """The confidence to ask below, and how often that is on validation samples."""
+
+    threshold: float
+    usual: Counted
+
+
+def trust_in(
+    run: Run, site: Site, how: Adapt | None, own: bool, threshold: float | None, accuracy: float
+) -> Trust:
+    """How sure models like the client's are of validation samples, as they are or adapted.
+
+    Seen clients stand in for it: each begins with what it would begin with, and adapts alike.
+    """
+    holders = [client for client in site.federation.clients if len(client.validation)]
+    places = np.linspace(0, len(holders) - 1, min(REFERENCES, len(holders))).round().astype(int)
+    names = [holders[i].name for i in places]
+    common = None if own else sent_to(run, site, NEWCOMER)
+    models = {name: common or owned_by(run, name) for name in names}
+    tasks = [
+        ScoreTask(name, 0, models[name], "personal", ("validation",), how, samples=True)
+        for name in names
+    ]
+    private: dict[str, Groups] = {
+        name: {PERSONAL: models[name], SHARED: {}} if own else {} for name in names
+    }
+    found = [s.samples["validation"] for s in score_clients(site, tasks, private) if not s.error]
+    if not found:
+        raise DataError(
+            f"{run.path} has no validation samples to learn from how sure its models are: set "
+            "federation.validation for the run."
+        )
+    if not set(ANSWERS) <= found[0].keys():
+        raise RunError(f"{run.path} has no classifier, so there are no answers to be unsure of.")
+    confidence, label, predicted = (
+        torch.cat([values[name] for values in found]).numpy()
+        for name in ("confidence", "label", "predicted")
+    )
+    if threshold is None:
+        wished = choose_threshold(confidence, label == predicted, accuracy)
+        threshold = max(wished, float(np.quantile(confidence, WATCHED)))
+    return Trust(threshold, Counted(int((confidence < threshold).sum()), len(confidence)))
+
+
+def owned_by(run: Run, client: str) -> Tensors:
+    return dict(run_model(run, client).state_dict())
+
+
+def sent_to(run: Run, site: Site, client: str) -> Tensors:
+    """What a newcomer gets: the global model, or what is shared and the rest as yet untrained."""
+    if has_global(run):
+        return dict(run_model(run).state_dict())
+    return site.received(RunFolder(run.path).selected(MAIN)[0].state.sent_to(client), {})

@@ -1,0 +1,116 @@
+"""Differential privacy for whole clients: updates of bounded length, and noise in their sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fedskew.parts.aggregate import Aggregator, Mean, ServerState, Update
+from fedskew.parts.objective import Tensors
+from fedskew.parts.report import Groups
+from fedskew.privacy import epsilon
+
+
+@dataclass(frozen=True)
+class Private(Aggregator):
+    """Clips what every client changed to length ``clip``, adds noise, and lets ``inner`` go on.
+
+    The change of all shared floating entries together, BatchNorm's statistics included, is scaled
+    down to ``clip`` where it is longer. Normal noise of standard deviation noise·clip joins the
+    sum of the changes once: of n updates each gets the same n-th part, so ``inner`` must weigh
+    them alike, and is not told how many samples and steps are behind them. Whatever it does with
+    the mean is made of private numbers only. Integer counters, which count a client's steps, stay
+    as the server has them; without noise there is nothing to protect, and they are copied.
+
+    ``remembers`` says that clients keep something of their own from round to round. Who took part
+    before then shows in what a client sends, so drawing clients by lot is no help in ``spent``.
+    """
+
+    inner: Mean
+    clip: float
+    noise: float
+    delta: float = 1e-5
+    remembers: bool = False
+
+    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
+        return self.inner.start(parameters, clients)
+
+    def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
+        return self.inner.wanted(clients, state)
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
+        lengths = [change(update.tensors, state.shared) for update in updates]
+        sent = [
+            clipped(update.tensors, state.shared, self.clip / length if length > self.clip else 1.0)
+            for update, length in zip(updates, lengths, strict=True)
+        ]
+        if self.noise:
+            part = self._noise(state, 1 / len(updates))
+            counters = {n: t for n, t in state.shared.items() if n not in part}
+            sent = [
+                {n: t + part[n] if n in part else counters[n] for n, t in tensors.items()}
+                for tensors in sent
+            ]
+        anonymous = [
+            replace(update, tensors=tensors, size=1, steps=1)
+            for update, tensors in zip(updates, sent, strict=True)
+        ]
+        after = self.inner.aggregate(state, anonymous, clients)
+        measured = dict(after.measured)
+        for update, length in zip(updates, lengths, strict=True):
+            known = {"update_norm": length, "clipped": float(length > self.clip)}
+            measured[update.client] = {**measured.get(update.client, {}), **known}
+        return replace(after, shared=plausible(after.shared, state.buffers), measured=measured)
+
+    def _noise(self, state: ServerState, share: float) -> Tensors:
+        if state.rng is None:
+            raise RuntimeError("private aggregation draws noise: the server state needs an rng.")
+        scale = self.noise * self.clip * share
+        # Sorted, because a checkpoint may give the entries in another order.
+        return {
+            name: torch.from_numpy(state.rng.normal(0.0, scale, tuple(t.shape))).to(t)
+            for name, t in sorted(state.shared.items())
+            if t.is_floating_point()
+        }
+
+    def spent(self, rounds: int, per_round: int, clients: int) -> dict[str, float] | None:
+        if not self.noise:
+            return None
+        counted = clients if self.remembers else per_round
+        found = epsilon(self.noise, rounds, counted, clients, self.delta)
+        return {"epsilon": found, "delta": self.delta, "clip": self.clip, "noise": self.noise}
+
+
+def change(tensors: Tensors, shared: Tensors) -> float:
+    """The length of what a client changed, over all floating entries together.
+
+    >>> start = {"w": torch.zeros(2), "b": torch.zeros(1)}
+    >>> change({"w": torch.tensor([1.0, 2.0]), "b": torch.tensor([2.0])}, start)
+    3.0
+    """
+    return math.hypot(
+        *(
+            float(torch.linalg.vector_norm(t - shared[name], dtype=torch.float64))
+            for name, t in tensors.items()
+            if t.is_floating_point()
+        )
+    )
+
+
+def clipped(tensors: Tensors, shared: Tensors, factor: float) -> Tensors:
+    """A client's tensors with their change scaled; the very same bits where nothing is."""
+    if factor == 1.0:
+        return tensors
+    return {
+        name: torch.lerp(shared[name], t, factor) if t.is_floating_point() else t
+        for name, t in tensors.items()
+    }
+
+
+def plausible(shared: Tensors, buffers: frozenset[str]) -> Tensors:
+    """The same model with no variance below zero, where noise took one there."""
+    variances = {name for name in buffers if name.endswith("running_var")}
+    return {n: t.clamp(min=0.0) if n in variances else t for n, t in shared.items()}

@@ -1,0 +1,63 @@
+"""What a run's models said about every sample they were tested on, with which confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.client import Scored
+from fedskew.errors import RunError
+from fedskew.parts.objective import ANSWERS
+from fedskew.recipe import Adapt
+from fedskew.store import save_arrays
+
+PREDICTIONS = "predictions.npz"
+Arrays = dict[str, NDArray[Any]]
+
+
+class Predictions:
+    """The answers of classifiers, gathered client by client; of other models there are none."""
+
+    def __init__(self) -> None:
+        self._parts: list[Arrays] = []
+
+    def add(self, on: Sequence[str], adapt: Adapt | None, results: Sequence[Scored]) -> None:
+        """What each scored client got; ``on`` says whether it is "seen" or "unseen"."""
+        for group, result in zip(on, results, strict=True):
+            for split, values in result.samples.items():
+                if not set(ANSWERS) <= values.keys():
+                    continue
+                label, predicted = (
+                    values[name].numpy().astype(np.int64) for name in ("label", "predicted")
+                )
+                where = {
+                    "client": result.client, "on": group, "split": split,
+                    "adapted": adapt.label if adapt else "none",
+                }  # fmt: skip
+                self._parts.append(
+                    {
+                        "confidence": values["confidence"].numpy().astype(np.float32),
+                        "correct": label == predicted,
+                        "label": label,
+                        "predicted": predicted,
+                        **{name: np.full(len(label), text) for name, text in where.items()},
+                    }
+                )
+
+    def save(self, path: Path) -> None:
+        if self._parts:
+            names = self._parts[0]
+            save_arrays(path, {n: np.concatenate([p[n] for p in self._parts]) for n in names})
+
+
+def load_predictions(run: Path) -> Arrays:
+    """The arrays of a run: confidence, correct, label, predicted, client, on, split, adapted."""
+    path = run / PREDICTIONS
+    if not path.is_file():
+        raise RunError(f"{run} holds no predictions: it is unfinished, or its model predicts none.")
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
