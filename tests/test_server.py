@@ -265,7 +265,7 @@ def test_every_model_is_scored_on_everyone_it_concerns(name: str, models: set[st
     if "global" in models:
         expected.add(("global", "central", "", "test", 25))
     assert where == expected
-    assert {row.metric for row in rows} == {"accuracy", "loss"}
+    assert {row.metric for row in rows} == {"accuracy", "loss", "macro_f1"}
 
 
 LOGISTIC = 4 * (6 * 3 + 3)

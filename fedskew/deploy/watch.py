@@ -78,12 +78,15 @@ def trust_in(
     private: dict[str, Groups] = {
         name: {PERSONAL: models[name], SHARED: {}} if own else {} for name in names
     }
-    found = [s.samples["validation"] for s in score_clients(site, tasks, private) if not s.error]
-    if not found:
+    scored = score_clients(site, tasks, private)
+    if not scored:
         raise DataError(
             f"{run.path} has no validation samples to learn from how sure its models are: set "
             "federation.validation for the run."
         )
+    found = [each.samples["validation"] for each in scored if not each.error]
+    if not found:
+        raise RunError(f"no client's model could be adapted: {scored[0].error}.")
     if not set(ANSWERS) <= found[0].keys():
         raise RunError(f"{run.path} has no classifier, so there are no answers to be unsure of.")
     confidence, label, predicted = (

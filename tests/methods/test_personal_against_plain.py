@@ -32,7 +32,7 @@ from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.models.registry import Classifier
 from fedskew.recipe import find
-from fedskew.server import score
+from fedskew.server import score_tasks, scored
 
 __all__ = ["mnist"]
 pytestmark = pytest.mark.real_data
@@ -269,9 +269,11 @@ def test_per_fedavg_is_scored_after_an_epoch_at_the_inner_rate_on_training_data(
     )
     result = ours("per-fedavg", tested, smooth(), momentum, alpha=0.05)
     adapts = find("per-fedavg").recipe(alpha=0.05).adapts
-    rows, failed = score(result.site, result.backend, result.progress.state, ROUNDS, adapts)
+    tasks = score_tasks(result.site, result.progress.state, ROUNDS, adapts)
+    results = scored(result.site, result.backend, tasks)
+    rows = [row for _, rows in results for row in rows]
     found = {(r.client, r.metric): r.value for r in rows if r.adapted == "fine-tuned 1"}
-    assert not failed
+    assert not any(answer.error for answer, _ in results)
     assert len(found) == len(rows)
 
     plain = Plain(tested, smooth(), momentum)

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedskew.errors import ConfigError
 from fedskew.models import Classifier, Vae, build, describe, redrawn, seeded
+from fedskew.models.civae import CIVAE, Civae
 from fedskew.models.registry import CLASSIFIER, MODELS
 
 GREY = (1, 28, 28)
@@ -27,6 +28,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 CLASSIFIERS = sorted(name for name, entry in MODELS.items() if entry.parts == CLASSIFIER)
 VAES = sorted(name for name, entry in MODELS.items() if entry.parts == ("encoder", "decoder"))
+CIVAES = sorted(name for name, entry in MODELS.items() if entry.parts == CIVAE)
 RUNNING_STATISTICS = {"cnn-bn", "resnet18"}
 STACKABLE = [
     (name, knobs)
@@ -99,7 +101,7 @@ def test_every_parameter_is_in_one_of_the_parts_the_model_is_registered_with(nam
 
     assert parts == list(MODELS[name].parts)
     assert {parameter.split(".")[0] for parameter, _ in model.named_parameters()} <= set(parts)
-    assert name in CLASSIFIERS + VAES
+    assert name in CLASSIFIERS + VAES + CIVAES
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -187,8 +189,11 @@ class Loss(nn.Module):
         if not isinstance(self.model, Vae):
             return F.cross_entropy(self.model(x), y)
         mean, log_variance = self.model.encoder(x).chunk(2, dim=1)
-        drawn = self.model.decoder(mean + 0.3 * (0.5 * log_variance).exp())
-        return F.mse_loss(drawn, x) + F.softplus(log_variance).mean()
+        codes = mean + 0.3 * (0.5 * log_variance).exp()
+        loss = F.mse_loss(self.model.decoder(codes), x) + F.softplus(log_variance).mean()
+        if isinstance(self.model, Civae):
+            loss = loss + F.cross_entropy(self.model.classifier(codes), y)
+        return loss
 
 
 def stacked(
@@ -301,7 +306,9 @@ def test_the_stated_smallest_image_is_exact(name: str) -> None:
     with pytest.raises(ConfigError, match=f"at least {side}x{side} pixels"):
         build(name, (1, side, side - 1), 10)
     if side > 1:
-        with pytest.raises(RuntimeError):
+        # Its pooling would take 3x3 pixels, but then its decoder could not draw them.
+        refusal = ConfigError if name == "conv-civae" else RuntimeError
+        with pytest.raises(refusal):
             MODELS[name].factory((1, side - 1, side - 1), 10)(torch.randn(2, 1, side - 1, side - 1))
 
 
@@ -348,11 +355,15 @@ def test_describe_lists_every_model_with_its_defaults() -> None:
     cards = {card.name: card for card in describe()}
 
     assert list(cards) == [
-        *("beta-vae", "cnn", "cnn-babu", "cnn-bn", "cnn-groupnorm", "conv-vae", "femnist-cnn"),
-        *("har-mlp", "logistic", "mlp", "resnet18"),
+        *("beta-vae", "cnn", "cnn-babu", "cnn-bn", "cnn-groupnorm", "conv-civae", "conv-vae"),
+        *("dense-civae", "femnist-cnn", "har-mlp", "logistic", "mlp", "resnet18"),
     ]
     assert cards["beta-vae"].knobs == {"latent": 2, "hidden": (512, 256)}
     assert cards["conv-vae"].knobs == {"latent": 128}
+    assert cards["conv-civae"].knobs == {"latent": 7}
+    assert cards["dense-civae"].knobs == {
+        "latent": 3, "hidden": (64, 32), "decoder_hidden": (16, 32, 64),
+    }  # fmt: skip
     assert cards["mlp"].knobs == {"hidden": (200, 200)}
     assert cards["cnn-bn"].knobs == {"channels": 16, "affine": False}
     assert cards["logistic"].knobs == {}
