@@ -32,13 +32,15 @@ from fedskew.suites.curves import (
 )
 from fedskew.suites.format import Claim, Suite, find_suite, parse_suite
 from fedskew.suites.grid import cells
+from fedskew.suites.machine import Provenance
 from fedskew.suites.measure import Measured
+from fedskew.suites.page import Reproduction, page
 from fedskew.suites.pictures import draw_samples
 from fedskew.suites.printed import source_table
 from fedskew.suites.scores import ClientScore, ScoreName, client_score, in_points, meaning
 from fedskew.suites.spread import spread_tables
 from fedskew.suites.tables import about_columns, results_table
-from fedskew.suites.verdict import Results, compared, judge
+from fedskew.suites.verdict import Results, compared, indistinct, judge
 
 SUITE: dict[str, Any] = {
     "title": "Newcomers",
@@ -276,7 +278,10 @@ def test_columns_are_shown_where_some_arm_has_them(tmp_path: Path) -> None:
     runs = pair(tmp_path, new=SCORES | {("odd", "bob", "none", "accuracy"): math.nan},
                 old=scored(0.9, on="seen"))  # fmt: skip
     lines = results_table(about, "one", ["new", "old"], runs).splitlines()
-    assert lines[0].endswith("| central test | unseen-2-shot | unseen | sent (MB) |")
+    assert lines[0] == (
+        "| arm | role | last round | worst client | fine-tuned | unseen-2-shot | unseen "
+        "| sent (MB) |"
+    )
     # 0.6 and 0.7: 12.7062 * 0.05 = 0.6353.
     assert lines[2].endswith("| 65.00 ± 63.53 | 35.00 ± 63.53 | 2.0 |")
     assert lines[3].endswith("| – | – | 2.0 |")
@@ -284,6 +289,15 @@ def test_columns_are_shown_where_some_arm_has_them(tmp_path: Path) -> None:
     assert words[-1].splitlines() == [
         f"- {score}: {meaning(score)}" for score in ("unseen-2-shot", "unseen")
     ]
+
+
+def test_arms_that_differ_once_adapted_are_not_called_the_same(tmp_path: Path) -> None:
+    adapted = scored(0.6, adapted="2-shot 20")
+    runs = pair(tmp_path, new=scored(0.5, on="seen") | adapted,
+                old=scored(0.5, on="seen") | {**adapted, ("unseen", "x", "none", "loss"): 1.0},
+                other=scored(0.5, on="seen"))  # fmt: skip
+    assert indistinct(runs, "one") == [["new", "old", "other"]]
+    assert indistinct(runs, "one", "clients", ["unseen-2-shot"]) == [["new", "old"]]
 
 
 def test_the_sources_numbers_stand_beside_ours_of_the_same_score(tmp_path: Path) -> None:
@@ -472,6 +486,25 @@ def test_an_arm_has_the_model_of_the_dataset_and_the_setting_has_the_last_word()
     assert models["one"].knobs == {"hidden": [4]}
     assert models["two"].knobs == {"hidden": [8]}
     assert models["three"].name == "logistic"
+
+
+def test_what_only_some_runs_have_is_not_called_the_same_in_every_run() -> None:
+    sized = {"name": "one", "label": "One", "config": {"federation": {"image": {"side": 12}}}}
+    arm = {"name": "new", "label": "New", "method": "fedavg",
+           "on": {"digits": {"model": "mlp"}, "har": {"model": "logistic"}}}  # fmt: skip
+    about = suite(settings=[sized, SUITE["settings"][1]], arms=[arm])
+    plan = cells(about, "smoke")
+    facts = Reproduction(
+        suite=about, scale="smoke", command="fedskew reproduce newcomers", fallback=None,
+        plan=plan, results={}, verdicts=[], figures={}, series={}, wall_seconds=1.0,
+        provenance=Provenance("1", "abc", 2, "chip", "1 GiB", "3", "2", 1),
+    )  # fmt: skip
+    lines = page(facts).splitlines()
+    [common] = [line for line in lines if line.startswith("The same in every run")]
+    assert "train.rounds = 2" in common
+    assert "federation.image" not in common
+    # Nor does an arm tell of data that are not here.
+    assert "| New | `new` | method | fedavg; on digits: model = mlp |" in lines
 
 
 def test_fallback_data_bring_their_own_model_and_settings() -> None:

@@ -57,12 +57,12 @@ def drift(
     of a sample whose confidence is below ``threshold``; none given, that is the one from which
     seen clients' validation samples are answered with this accuracy, by the run's model or, once
     the client has adapted, by models adapted alike; but a tenth of these samples lie below it. When
-    the client is unsure more often than they are, beyond chance, it asks for ``shots`` labels a
-    class among its training samples, which have turned alike, adapts the run's model to them, and
-    answers the window anew. Who stays less sure than others goes on asking; who is sure and wrong
-    at once, as after a sudden turn, notices nothing. Clients that never adapt, that adapt once, and
-    that go on adapting the model they have are compared with it. Writes ``drift.csv`` and
-    ``drift.png``.
+    the client is unsure more often, beyond chance, than models adapted alike are of validation
+    samples, it asks for ``shots`` labels a class among its training samples, which have turned
+    alike, adapts the run's model to them, and answers the window anew. Who stays less sure than
+    others goes on asking; who is sure and wrong, as after a sudden turn, notices nothing. Clients
+    that never adapt, that adapt once, and that go on adapting the model they have are compared with
+    it. Writes ``drift.csv`` and ``drift.png`` into ``out``.
     """
     finished = finished_run(run)
     federation = run_federation(finished, None if data_dir is None else Path(data_dir))
@@ -75,10 +75,9 @@ def drift(
     home = _site(config, federation)
     (how,) = adaptations(config, home)
     own = who in federation.clients and _has_own_models(finished)
-    trust = {
-        adapted: trust_in(finished, home, how if adapted else None, own, threshold, accuracy)
-        for adapted in (False, True)
-    }
+    before, after = (
+        trust_in(finished, home, each, own, threshold, accuracy) for each in (None, how)
+    )
     start = owned_by(finished, who.name) if own else sent_to(finished, home, who.name)
     walkers: dict[str, _Walker] = {}
     moments: list[Moment] = []
@@ -87,9 +86,9 @@ def drift(
         site = _turned(config, federation, who, rows, float(angle), torch_seed(seed, "drift", step))
         if step == 0:
             start = start if own else _at_home(site, who.name, start)
-            walkers = {name: _Walker(name, start, start, trust[False]) for name in STRATEGIES}
+            walkers = {name: _Walker(name, start, start, before.threshold) for name in STRATEGIES}
         for name, walker in walkers.items():
-            walkers[name], moment = _walked(site, walker, how, trust[True], step, float(angle))
+            walkers[name], moment = _walked(site, walker, how, after, step, float(angle))
             moments.append(moment)
     report = DriftReport(finished.path.resolve().name, who.name, shots, how.label, tuple(moments))
     if out is not None:
@@ -99,12 +98,12 @@ def drift(
 
 @dataclass(frozen=True)
 class _Walker:
-    """A client with a strategy: the model it has, and how unsure it may be."""
+    """A client with a strategy: the model it has, and the confidence it asks below."""
 
     strategy: str
     original: Tensors
     model: Tensors
-    trust: Trust
+    threshold: float
 
 
 def _walked(
@@ -113,18 +112,19 @@ def _walked(
     """A client after one window, and what it did there."""
     (client,) = site.federation.clients
     first = _answered(site, client.name, walker.model, None, step)
-    now = _counted(first, walker.trust.threshold)
-    noticed = is_more(now, walker.trust.usual)
+    now = _counted(first, walker.threshold)
+    # Not more than before, but more than after adapting: else labels would not help.
+    noticed = is_more(now, trust.usual)
     adapts = {NEVER: False, ONCE: step == 0, LOOP: noticed, CONTINUED: noticed}[walker.strategy]
-    last, asked, after = first, 0, walker
+    last, asked, further = first, 0, walker
     if adapts:
         model = walker.original if walker.strategy == LOOP else walker.model
         last = _answered(site, client.name, model, how, step)
         asked = _labels(site, client, how)
-        after = replace(walker, model=last.tensors, trust=trust)
-    return after, Moment(
-        step, angle, walker.strategy, now.samples, walker.trust.threshold, now.share,
-        walker.trust.usual.share, noticed, asked, first.scores["test"]["accuracy"],
+        further = replace(walker, model=last.tensors, threshold=trust.threshold)
+    return further, Moment(
+        step, angle, walker.strategy, now.samples, walker.threshold, now.share,
+        trust.usual.share, noticed, asked, first.scores["test"]["accuracy"],
         last.scores["test"]["accuracy"],
     )  # fmt: skip
 

@@ -71,8 +71,10 @@ def trust_in(
     names = [holders[i].name for i in places]
     common = None if own else sent_to(run, site, NEWCOMER)
     models = {name: common or owned_by(run, name) for name in names}
+    # As the run itself scores adapted models, bit for bit.
+    number = int(run.result["selected_round"])
     tasks = [
-        ScoreTask(name, 0, models[name], "personal", ("validation",), how, samples=True)
+        ScoreTask(name, number, models[name], "personal", ("validation",), how, samples=True)
         for name in names
     ]
     private: dict[str, Groups] = {

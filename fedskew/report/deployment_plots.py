@@ -107,5 +107,8 @@ def drift(table: Table, title: str) -> Figure:
     for axes in (top, bottom):
         clean(axes)
         axes.grid(color="#e5e5e5", lw=0.6)
-    figure.suptitle(f"{title}: images that turn (mean accuracy, labels asked for)", fontsize=10)
+    figure.suptitle(
+        f"{title}: images that turn, {table[0]['samples']} at a time (mean accuracy, labels)",
+        fontsize=10,
+    )
     return figure

@@ -25,9 +25,10 @@ STRATEGIES: Mapping[str, str] = {
 class Moment:
     """One window of samples, as a client with one strategy answered it.
 
-    ``unsure`` is the share of samples below ``threshold``, ``expected`` that share on validation
-    data; ``noticed`` says that the first is larger beyond chance. ``before`` is the accuracy of the
-    first answers; ``accuracy`` of the last ones, given after adapting where it adapted.
+    ``unsure`` is the share of samples below ``threshold``, ``expected`` the share of validation
+    samples that adapted models are unsure of; ``noticed`` says that the first is larger beyond
+    chance. ``before`` is the accuracy of the first answers; ``accuracy`` of the last ones, given
+    after adapting where it adapted.
     """
 
     step: int

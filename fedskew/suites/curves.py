@@ -99,7 +99,7 @@ def _shots_picture(
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("mean over clients and seeds, 95 % interval")
     figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
-    figure.suptitle(f"{suite.setting(setting).label}: adapting to few labelled samples")
+    figure.suptitle(f"{suite.setting(setting).label}\nadapting to few samples", fontsize=10)
     return png(figure)
 
 
@@ -134,7 +134,7 @@ def draw_coverage(
         axes.set_ylabel("share of errors among them, mean over seeds")
         axes.grid(alpha=0.3)
         figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
-        figure.suptitle(f"{suite.setting(setting).label}: unseen clients, not adapted")
+        figure.suptitle(f"{suite.setting(setting).label}\nunseen clients, not adapted", fontsize=10)
         pictures[setting] = folder / f"{setting}-coverage.png"
         write_atomically(pictures[setting], png(figure))
     return pictures

@@ -141,7 +141,7 @@ def _tables(facts: Reproduction) -> list[str]:
         parts += [f"### {label}", results_table(suite, setting, arms, results)]
         parts += [
             f"The same to the last digit, whatever the seed: {', '.join(same)}."
-            for same in indistinct(results, setting, suite.headline)
+            for same in indistinct(results, setting, suite.headline, suite.columns)
         ]
         parts += source_table(suite, setting, results)
         if setting in facts.data:
@@ -155,7 +155,7 @@ def _set_up(facts: Reproduction) -> list[str]:
     suite = facts.suite
     arms = dict.fromkeys(cell.arm for cell in facts.plan)
     listed = [
-        (suite.arm(a).label, f"`{a}`", suite.arm(a).role, _knobs(suite, a)) for a in arms
+        (suite.arm(a).label, f"`{a}`", suite.arm(a).role, _knobs(facts, a)) for a in arms
     ]  # fmt: skip
     here = _settings_of(facts.plan)
     common = ", ".join(
@@ -169,8 +169,10 @@ def _set_up(facts: Reproduction) -> list[str]:
     return parts + _against_paper(facts, here)
 
 
-def _knobs(suite: Suite, name: str) -> str:
-    arm = suite.arm(name)
+def _knobs(facts: Reproduction, name: str) -> str:
+    arm = facts.suite.arm(name)
+    places = {cell.setting for cell in facts.plan}
+    places |= {cell.config.federation.dataset for cell in facts.plan}
     texts = [
         *flat({"method": {"name": arm.method.name, **arm.method.knobs}}).values(),
         *(f"{key} = {value}" for key, value in flat(arm.config).items() if key),
@@ -178,6 +180,7 @@ def _knobs(suite: Suite, name: str) -> str:
             f"on {dataset}: {key} = {value}"
             for dataset, config in arm.on.items()
             for key, value in flat(config).items()
+            if dataset in places
         ),
     ]
     return "; ".join(str(text) for text in texts)
@@ -186,10 +189,16 @@ def _knobs(suite: Suite, name: str) -> str:
 def _settings_of(plan: Sequence[Cell]) -> dict[str, set[str]]:
     """Every setting and the values it takes in these runs, but for what arms and seeds are."""
     found: dict[str, set[str]] = {}
+    times: dict[str, int] = {}
     for cell in plan:
         for key, value in flat(cell.config.resolved()).items():
             if key not in ("seed", "method"):
                 found.setdefault(key, set()).add(_plain(value))
+                times[key] = times.get(key, 0) + 1
+    for key, count in times.items():
+        # Tables without a name differ in their keys: what some runs do not have is not the same.
+        if count < len(plan):
+            found[key].add("not set")
     return found
 
 

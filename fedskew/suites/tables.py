@@ -117,7 +117,9 @@ def _columns(suite: Suite, setting: str, results: Results) -> list[Column]:
     def filled(columns: Sequence[Column]) -> list[Column]:
         return [c for c in columns if not all(math.isnan(m.score(c[1], c[2])) for m in runs)]
 
-    main = filled(CENTRAL_COLUMNS) if suite.headline == "central" else COLUMNS
+    main: Sequence[Column] = CENTRAL_COLUMNS if suite.headline == "central" else COLUMNS
+    if suite.headline == "central" or suite.columns:
+        main = filled(main)
     return [*main, *filled(EXTRA_COLUMNS), *filled(_asked(suite))]
 
 

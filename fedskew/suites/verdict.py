@@ -185,13 +185,17 @@ def overall(findings: Sequence[Finding]) -> str:
     return "; ".join(parts)
 
 
-def indistinct(results: Results, setting: str, score: ScoreName = "clients") -> list[list[str]]:
+def indistinct(
+    results: Results, setting: str, score: ScoreName = "clients", more: Sequence[ScoreName] = ()
+) -> list[list[str]]:
     """Groups of arms with equal scores on every seed: one method by two names, or a fault."""
-    scores: dict[str, list[tuple[int, float]]] = {}
+    scores: dict[str, list[tuple[int, str]]] = {}
     for (where, arm, seed), measured in results.items():
-        if where == setting and not math.isnan(found := measured.score(score)):
+        if where == setting and not math.isnan(measured.score(score)):
+            # As text, since a score nobody has is not equal to itself.
+            found = repr([measured.score(name) for name in (score, *more)])
             scores.setdefault(arm, []).append((seed, found))
-    groups: dict[tuple[tuple[int, float], ...], list[str]] = {}
+    groups: dict[tuple[tuple[int, str], ...], list[str]] = {}
     for arm, values in scores.items():
         groups.setdefault(tuple(sorted(values)), []).append(arm)
     return [arms for arms in groups.values() if len(arms) > 1]

@@ -21,6 +21,7 @@ from fedskew.engine import cohort
 from fedskew.engine.cohort import Trained, Training, Work
 from fedskew.errors import ConfigError, DataError, RunError
 from fedskew.experiment import Run, make_federation, run
+from fedskew.predictions import load_predictions
 from fedskew.report.deployment_plots import drift as picture
 from fedskew.report.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport
 
@@ -28,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [64]},
     "train": {"rounds": 10, "epochs": 2, "batch_size": 16},
     "federation": {"clients": 6, "unseen": 1, "partition": "iid", "validation": 0.2, "test": 0.3},
-    "evaluate": {"every": 5, "fine_tune_epochs": 20, "fine_tune_lr": 0.05},
+    "evaluate": {"every": 5, "fine_tune_epochs": 20, "fine_tune_lr": 0.05, "shots": [5]},
 }
 TURNS = (0, 30, 60, 90, 120)
 SHOTS = 5
@@ -99,8 +100,22 @@ def test_the_threshold_reaches_the_accuracy_on_validation_samples_and_leaves_a_t
         raised[accuracy] = bool(expected > reaching[0])
         first = drift(finished.path, angles=(0, 0), accuracy=accuracy).of(NEVER)[0]
         assert first.threshold == pytest.approx(expected, abs=1e-6)
-        assert first.expected == pytest.approx((sure < expected).mean(), abs=1.5 / len(sure))
     assert raised == {0.5: True, 0.99: False}
+
+
+def test_the_expected_share_is_that_of_validation_samples_under_models_adapted_alike(
+    finished: Run, turned: tuple[DriftReport, Path]
+) -> None:
+    found, (report, _) = load_predictions(finished.path), turned
+    own = (found["split"] == "validation") & (found["adapted"] == "5-shot 20")
+    sure, right = found["confidence"][own], found["correct"][own]
+    reaching = [t for t in np.sort(sure) if right[sure >= t].mean() >= 0.95 - 1e-9]
+    threshold = max(float(reaching[0]), float(np.quantile(sure, 0.1)))
+    share = float((sure < threshold).mean())
+    assert report.adaptation == "5-shot 20"
+    assert [moment.expected for moment in report.moments] == [pytest.approx(share)] * 20
+    adapted = [moment.threshold for moment in report.of(ONCE)[1:]]
+    assert adapted == [pytest.approx(threshold, abs=1e-6)] * 4
 
 
 def test_labels_are_counted_and_are_so_many_a_class(

@@ -1,0 +1,65 @@
+"""What a classifier says of each sample, and the scores made of it, against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import log_softmax
+from sklearn.metrics import accuracy_score, f1_score, log_loss
+
+from fedskew.parts.objective import ANSWERS, Erm, classified, macro_f1
+
+LOGITS = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(40) % 5
+
+
+def test_answers_are_the_largest_probability_its_class_and_the_label() -> None:
+    found = classified(LOGITS, LABELS)
+    logs = log_softmax(LOGITS.numpy().astype(np.float64), axis=1)
+
+    assert found.keys() == {"loss", "accuracy", *ANSWERS}
+    assert found["predicted"].tolist() == logs.argmax(axis=1).tolist()
+    assert found["label"].tolist() == LABELS.tolist()
+    np.testing.assert_allclose(found["confidence"], np.exp(logs.max(axis=1)), rtol=1e-5)
+    np.testing.assert_allclose(found["loss"], -logs[np.arange(40), LABELS], rtol=1e-5)
+    assert found["accuracy"].tolist() == (logs.argmax(axis=1) == LABELS.numpy()).tolist()
+
+
+def test_scores_of_a_client_are_those_of_scikit_learn() -> None:
+    """Answers arrive as float64, like all values of samples."""
+    values = {name: v.to(torch.float64) for name, v in classified(LOGITS, LABELS).items()}
+    found = Erm().summed(values)
+    predicted, chances = LOGITS.argmax(dim=1), LOGITS.double().softmax(dim=1)
+
+    assert found.keys() == {"loss", "accuracy", "macro_f1"}
+    assert found["accuracy"] == pytest.approx(accuracy_score(LABELS, predicted))
+    assert found["macro_f1"] == pytest.approx(f1_score(LABELS, predicted, average="macro"))
+    assert found["loss"] == pytest.approx(log_loss(LABELS, chances), rel=1e-5)
+
+
+answers = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=40)
+
+
+@given(answers)
+def test_macro_f1_is_scikit_learns_whatever_classes_are_missing(
+    pairs: list[tuple[int, int]],
+) -> None:
+    label, predicted = (torch.tensor(side) for side in zip(*pairs, strict=True))
+
+    expected = f1_score(label, predicted, average="macro", zero_division=0.0)
+    assert macro_f1(label, predicted) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_class_nobody_has_or_predicts_does_not_count() -> None:
+    """F1 of class 0 is 2·2/(2 + 3), of class 5 it is 2·1/(2 + 1); 1 to 4 are not there."""
+    label, predicted = torch.tensor([0, 0, 5, 5]), torch.tensor([0, 0, 0, 5])
+
+    assert macro_f1(label, predicted) == pytest.approx((4 / 5 + 2 / 3) / 2)
+
+
+def test_a_class_that_is_predicted_but_absent_counts_as_missed() -> None:
+    """Class 0: 2·1/(2 + 1); class 3: nothing right."""
+    assert macro_f1(torch.tensor([0, 0]), torch.tensor([0, 3])) == pytest.approx((2 / 3) / 2)
