@@ -162,14 +162,18 @@ def _through(
     now: list[Tensors | Exception] = [adaptation.model for adaptation in adaptations]
     depth = max((len(adaptation.how.phases) for adaptation in adaptations), default=0)
     for number in range(depth):
-        groups: dict[tuple[Phase, int | None], list[int]] = {}
+        groups: dict[tuple[Phase, int], list[int]] = {}
         for i, adaptation in enumerate(adaptations):
             if number < len(adaptation.how.phases) and not isinstance(now[i], Exception):
                 phase = adaptation.how.phases[number]
                 if number == len(adaptation.how.phases) - 1 and epochs[i] is not None:
                     phase = replace(phase, epochs=epochs[i])
                 if phase.epochs != 0:
-                    groups.setdefault((phase, adaptation.how.batch_size), []).append(i)
+                    wanted = adaptation.how.batch_size
+                    # No wider than the client's samples, whoever adapts beside it: the width
+                    # decides which noise a sample meets.
+                    width = min(wanted, len(given[i])) if wanted else site.settings.batch_size
+                    groups.setdefault((phase, width), []).append(i)
         for (phase, batch_size), members in groups.items():
             chosen = {i: (adaptations[i], given[i], now[i]) for i in members}
             for i, result in _trained(site, phase, batch_size, number, chosen):
@@ -180,19 +184,17 @@ def _through(
 def _trained(
     site: Site,
     phase: Phase,
-    batch_size: int | None,
+    batch_size: int,
     number: int,
     members: Mapping[int, tuple[Adaptation, Indices, Tensors | Exception]],
 ) -> list[tuple[int, Tensors | Exception]]:
     training = site.training(phase)
-    if batch_size is not None:
-        # A batch wider than anybody's samples would be nothing but padding.
-        training.batch_size = min(batch_size, max(len(rows) for _, rows, _ in members.values()))
+    training.batch_size = batch_size
     works = []
     for i, (adaptation, rows, model) in members.items():
         assert not isinstance(model, Exception)
         key = (site.seed, site.stage, "adapt", number, adaptation.client, adaptation.round)
-        context = context_of(site, phase, training, adaptation.client, model, adaptation.own, {})
+        context = context_of(site, phase, training, rows, model, adaptation.own, {})
         works.append(Work(str(i), rows, model, context, key=key))
     diverged = ArithmeticError("its parameters are not finite after adapting")
     results: list[tuple[int, Tensors | Exception]] = []

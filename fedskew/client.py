@@ -106,7 +106,7 @@ def train_clients(
                     site,
                     phase,
                     training,
-                    t.client,
+                    site.clients[t.client].train,
                     received[t.client],
                     private[t.client],
                     t.broadcast,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedskew.data.federation import Client, Federation
+from fedskew.data.federation import Client, Federation, Indices
 from fedskew.engine.cohort import Training
 from fedskew.engine.dropout import StreamDropout, dropout_key
 from fedskew.engine.evaluate import EvaluationModules, trains_batch_statistics
@@ -97,9 +97,9 @@ class Site:
     def y(self) -> Tensor:
         return self.federation.y.to(self.x.device)
 
-    def class_counts(self, client: str) -> Tensor:
-        """How many training samples of each class a client holds."""
-        labels = self.federation.y[torch.from_numpy(self.clients[client].train)]
+    def class_counts(self, rows: Indices) -> Tensor:
+        """How many of these samples there are of each class."""
+        labels = self.federation.y[torch.from_numpy(rows)]
         counts = torch.bincount(labels, minlength=self.federation.classes)
         return counts.to(device=self.x.device, dtype=torch.float32)
 
@@ -174,14 +174,14 @@ def context_of(
     site: Site,
     phase: Phase,
     training: Training,
-    client: str,
+    rows: Indices,
     received: Tensors,
     private: Groups,
     broadcast: Groups,
 ) -> dict[str, Any]:
-    """What a phase's parts asked to read about a client, by name.
+    """What a phase's parts asked to read about a client that trains on these rows, by name.
 
-    "received" is the model as sent, "class_counts" the client's labels, "lr" the step size; any
+    "received" is the model as sent, "class_counts" the rows' labels, "lr" the step size; any
     other name is a group of the client's private state or of the server's broadcast, and reads
     as zeros until somebody has written it.
     """
@@ -191,7 +191,7 @@ def context_of(
         if name == "received":
             context[name] = {n: received[n] for n in sorted(training.trained)}
         elif name == "class_counts":
-            context[name] = site.class_counts(client)
+            context[name] = site.class_counts(rows)
         elif name == "lr":
             context[name] = torch.tensor(training.optimiser.lr, device=site.x.device)
         elif name in private:

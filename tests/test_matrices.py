@@ -275,6 +275,6 @@ def test_numbers_of_very_many_clients_are_pointed_at_not_copied(finished: Run) -
 def test_a_run_without_matrices_is_drawn_as_ever(finished: Run) -> None:
     figures = draw_run(finished.path, toy_federation())
     assert sorted(path.name for path in figures.iterdir()) == [
-        "clients.csv", "clients.png", "learning.csv", "learning.png", "partition.csv",
-        "partition.png",
+        "clients.csv", "clients.png", "coverage.csv", "coverage.png", "learning.csv",
+        "learning.png", "partition.csv", "partition.png",
     ]  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Tensors, copied, toy_federation, toy_model, toy_vae
+from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from fedskew.data.federation import Indices
@@ -54,9 +55,11 @@ def plain(module: nn.Module, tensors: Tensors, rows: Indices) -> Scores:
     module.load_state_dict(tensors)
     with torch.no_grad():
         logits, y = module.eval()(FEDERATION.x[rows]), FEDERATION.y[rows]
+    predicted = logits.argmax(dim=1)
     return {
         "loss": float(nn.functional.cross_entropy(logits, y)),
-        "accuracy": float((logits.argmax(dim=1) == y).float().mean()),
+        "accuracy": float((predicted == y).float().mean()),
+        "macro_f1": float(f1_score(y, predicted, average="macro", zero_division=0.0)),
     }
 
 
