@@ -51,9 +51,9 @@ def civae(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return finished(
         tmp_path_factory.mktemp("civae"),
         model="conv-civae",
-        method="fedreptile-civae",
+        method={"name": "fedreptile-civae", "eta": 1.0},
         federation={"clients": 4, "normalise": "unit"},
-        train={"rounds": 3, "epochs": 3, "optimiser": "adam", "lr": 0.003},
+        train={"rounds": 5, "epochs": 6, "optimiser": "adam", "lr": 0.003},
     )
 
 
@@ -179,6 +179,8 @@ def test_convolutions_compute_in_int8_too(civae: Run, tmp_path: Path) -> None:
         "encoder.9.weight",
     ]  # fmt: skip
     assert all(stored[n].dtype == torch.int8 for n in layers)
+    # Near-ties of a model that has learnt little would fall either way.
+    assert by_name(report)["float32"].accuracy > 0.75
     assert by_name(report)["int8"].agrees > 0.95
 
 
