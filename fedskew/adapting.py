@@ -14,7 +14,7 @@ from fedskew.data.federation import Indices
 from fedskew.engine.cohort import Work, train
 from fedskew.engine.evaluate import Question, Scoring, evaluate
 from fedskew.engine.streams import stream
-from fedskew.parts.objective import Batch, Bound, Tensors
+from fedskew.parts.objective import Batch, Bound, Objective, Tensors
 from fedskew.parts.report import Groups
 from fedskew.recipe import Adapt, Phase
 from fedskew.site import Site, context_of
@@ -124,29 +124,26 @@ def _losses(
     models: Sequence[Tensors | Exception],
 ) -> list[float]:
     """The mean loss of every model on the rows held out for it; infinite if there is no model."""
-    objective = looks[0][0].how.phases[-1].objective or site.recipe.objective if looks else None
     losses = [float("inf")] * len(looks)
-    if objective is None:
-        return losses
-    good = [i for i, model in enumerate(models) if not isinstance(model, Exception)]
-    questions = []
-    for i in good:
-        model = models[i]
-        assert not isinstance(model, Exception)
-        adaptation, rows = looks[i]
-        questions.append(Question(model, rows, (site.seed, site.stage, "look", adaptation.client)))
-    for i, scores in zip(good, evaluate(questions, scoring(site, objective)), strict=True):
-        losses[i] = scores["loss"]
+    groups: dict[Objective, dict[int, Question]] = {}
+    for i, ((adaptation, rows), model) in enumerate(zip(looks, models, strict=True)):
+        if not isinstance(model, Exception):
+            objective = adaptation.how.phases[-1].objective or site.recipe.objective
+            key = (site.seed, site.stage, "look", adaptation.client)
+            groups.setdefault(objective, {})[i] = Question(model, rows, key)
+    for objective, asked in groups.items():
+        answers = evaluate(list(asked.values()), scoring(site, objective))
+        for i, scores in zip(asked, answers, strict=True):
+            losses[i] = scores["loss"]
     return losses
 
 
-def scoring(site: Site, objective: Any = None) -> Scoring:
+def scoring(site: Site, objective: Objective | None = None) -> Scoring:
     """How the engine scores models of this site, by its recipe's objective or another."""
     chosen = objective or site.recipe.objective
 
     def score(module: nn.Module, tensors: Tensors, batch: dict[str, Any]) -> Tensors:
-        found: Tensors = chosen.scores(Bound(module, tensors), Batch(**batch))
-        return found
+        return chosen.scores(Bound(module, tensors), Batch(**batch))
 
     noise = partial(chosen.noise, site.module)
     return Scoring(site.evaluation, score, chosen.summed, noise, site.x, site.y)

@@ -167,6 +167,8 @@ class Config(Section):
     def _check(self) -> Config:
         if self.train.min_clients > (self.train.clients_per_round or self.train.min_clients):
             raise ValueError("min_clients is larger than clients_per_round")
+        if len(set(self.evaluate.shots)) < len(self.evaluate.shots):
+            raise ValueError(f"evaluate.shots names a number twice: {self.evaluate.shots}")
         if 0 < self.evaluate.generated < FEWEST_JUDGED:
             raise ValueError(f"evaluate.generated must be 0 or at least {FEWEST_JUDGED}")
         return self

@@ -144,7 +144,8 @@ class RunFolder:
         self._save_matrices(progress)
         book = self._book() or {"stages": {}}
         before = book["stages"].get(progress.stage, {})
-        fresh = progress.selected.round == progress.round or "selected" not in before
+        # Until a validation score has chosen a round, and where there are none, it is the last.
+        fresh = progress.selected.round in (0, progress.round)
         book["stages"][progress.stage] = {
             "last": entry,
             "selected": entry if fresh else before["selected"],

@@ -26,6 +26,7 @@ from fedskew.engine.evaluate import Question
 from fedskew.engine.graph import Graphs
 from fedskew.engine.streams import stream
 from fedskew.experiment import adaptations
+from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.objective import Batch, Bound, Objective
 from fedskew.recipe import Adapt
 from fedskew.site import Site
@@ -418,3 +419,17 @@ def test_labels_say_how_many_shots_and_epochs() -> None:
     assert how("fedavg", shots=2).label == "2-shot 3"
     assert how("fedavg").label == "fine-tuned 3"
     assert how("civae", shots=10, fine_tune_epochs=0).label == "10-shot 20"
+
+
+def test_the_search_looks_at_every_client_by_its_own_objective() -> None:
+    site = site_of("civae")
+    mild = how("civae", shots=4, fine_tune_patience=9, fine_tune_lr=0.01)
+    *before, last = mild.phases
+    assert isinstance(last.objective, CivaeLoss)
+    own = replace(last, objective=replace(last.objective, alpha=200.0))
+    strict = replace(mild, phases=(*before, own))
+    models = [Adaptation(c, copied(site.initial), h) for c, h in (("c0", mild), ("c3", strict))]
+    together, alone = adapted(site, models)[1], adapted(site, models[1:])[0]
+    assert not isinstance(together, Exception)
+    assert not isinstance(alone, Exception)
+    assert_close(together, alone, 1e-5)

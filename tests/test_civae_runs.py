@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -329,3 +330,22 @@ def test_light_and_dark_are_exchanged(white: int, kind: Any) -> None:
     raw = RawSamples(Path("here"), x, np.array([0, 1]), ("a", "b"))
     assert inverted(raw).x.tolist() == [[[white, 0]], [[0, white]]]
     assert inverted(raw).x.dtype == kind
+
+
+def test_without_validation_data_the_last_round_is_the_selected_one(tmp_path: Path) -> None:
+    clients = tuple(replace(c, validation=c.validation[:0]) for c in FEDERATION.clients)
+    config = {**settings("fedavg"), "train": {"rounds": 3}}
+    federation = FEDERATION.with_data(clients=clients)
+    done = run(config, out=tmp_path, federation=federation, draw=False)
+    assert done.result["selected_round"] == 3
+
+
+def test_a_number_of_shots_named_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="names a number twice"):
+        make_config({"evaluate": {"shots": [1, 2, 1], "fine_tune_epochs": 1}})
+
+
+@pytest.mark.parametrize("base", ["feddisco", {"name": "fedavg", "server_lr": 0.5}])
+def test_reptile_refuses_a_base_with_weights_or_a_step_of_its_own(base: Any) -> None:
+    with pytest.raises(ConfigError, match="weights or a server_lr of its own"):
+        find("fedreptile").recipe(base=base)

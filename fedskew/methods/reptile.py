@@ -10,7 +10,7 @@ from typing import Any
 from fedskew.errors import ConfigError
 from fedskew.methods.baselines import WEIGHTS, Weights, weighting
 from fedskew.methods.discrepancy import based_on
-from fedskew.parts.aggregate import Mean, ReptileMean
+from fedskew.parts.aggregate import BySize, Mean, ReptileMean, Uniform
 from fedskew.recipe import Card, Recipe, Reduction, method
 
 STEP = {
@@ -48,6 +48,10 @@ def fedreptile(
     name, recipe = based_on(base)
     if type(recipe.aggregates) is not Mean:
         raise ConfigError(f"base = {name!r} takes no plain mean, so there is no step towards it.")
+    if recipe.aggregates.weighting not in (BySize(), Uniform()) or recipe.aggregates.server_lr != 1:
+        raise ConfigError(
+            f"base = {name!r} has weights or a server_lr of its own, which eta and weights replace."
+        )
     for knob, value in (("eta", eta), ("first", first), ("decay", decay)):
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"{knob} must be above 0, not {value}.")

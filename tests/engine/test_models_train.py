@@ -17,7 +17,8 @@ from fedskew.engine.cohort import Trained, Work, train
 from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
-from fedskew.models import Vae, describe, seeded
+from fedskew.models import Civae, Vae, describe, seeded
+from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.generative import VaeLoss
 from fedskew.recipe import Phase, Recipe
 from fedskew.site import Settings
@@ -44,13 +45,19 @@ def images() -> Federation:
 
 
 def loss_of(model: nn.Module, x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
-    """Cross-entropy, or what a VAE with β = 20 has to minimise, for one code drawn a sample."""
+    """Cross-entropy, or what a VAE with β = 20 has to minimise, for one code drawn a sample.
+
+    A class-informed one has three times the cross-entropy of its codes on top.
+    """
     if not isinstance(model, Vae):
         return F.cross_entropy(model(x), y)
     mean, log_variance = model.encoder(x).chunk(2, dim=1)
-    drawn = model.decoder(mean + log_variance.exp().sqrt() * noise)
+    codes = mean + log_variance.exp().sqrt() * noise
     divergence: Tensor = (mean**2 + log_variance.exp() - log_variance - 1).sum() / 2
-    return (F.mse_loss(drawn, x, reduction="sum") + 20 * divergence) / len(x)
+    loss = (F.mse_loss(model.decoder(codes), x, reduction="sum") + 20 * divergence) / len(x)
+    if isinstance(model, Civae):
+        loss = loss + 3 * F.cross_entropy(model.classifier(codes), y)
+    return loss
 
 
 @pytest.mark.parametrize("chunk", [1, 2], ids=["threads", "stacked"])
@@ -66,6 +73,8 @@ def test_a_model_trains_as_in_a_plain_loop(name: str, chunk: int) -> None:
     lr, recipe, latent = 0.02, Recipe(), 0
     if isinstance(model, Vae):
         lr, recipe, latent = 5e-3, Recipe(objective=VaeLoss(beta=20.0)), model.latent
+    if isinstance(model, Civae):
+        recipe = Recipe(objective=CivaeLoss(beta=20.0, scale=1.0, kl="sum"))
     settings = Settings(Optimiser("sgd", lr), epochs=1, batch_size=4)
     site = make_site(recipe, federation, model, settings, chunk=chunk)
     works = [Work(c.name, c.train, site.initial, key=(c.name,)) for c in federation.clients]
