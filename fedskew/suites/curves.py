@@ -93,11 +93,15 @@ def _shots_picture(
                 label=None if arm in labelled else suite.arm(arm).label,
             )  # fmt: skip
             labelled.add(arm)
+        # Two seeds have intervals wider than any score can be: what matters are the means.
+        means = [s.mean for curve in curves.values() for s in curve.values()]
+        room = 0.15 * (max(means) - min(means) or 1.0)
+        axes.set_ylim(min(means) - room, max(means) + room)
         axes.set_xticks(range(len(ticks)), ticks)
         axes.set_xlabel("labelled samples a class")
         axes.set_title(PANELS[on], fontsize=10)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("mean over clients and seeds, 95 % interval")
+    panels[0].set_ylabel("mean over clients and seeds, 95 % interval (cut off)")
     figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
     figure.suptitle(f"{suite.setting(setting).label}\nadapting to few samples", fontsize=10)
     return png(figure)
@@ -191,6 +195,7 @@ def draw_trades(suite: Suite, results: Results, folder: Path) -> dict[str, Path]
 def _trade_picture(suite: Suite, trade: Trade, points: Mapping[str, Sequence[Point]]) -> bytes:
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     axes: Axes = figure.subplots()
+    labelled: set[str] = set()
     for (score, found), colour in zip(points.items(), CURVES, strict=False):
         placed = [(at.mean, s) for _, at, s in found if math.isfinite(at.mean)]
         axes.errorbar(
@@ -200,7 +205,9 @@ def _trade_picture(suite: Suite, trade: Trade, points: Mapping[str, Sequence[Poi
         )  # fmt: skip
         for arm, at, s in found:
             if not math.isfinite(at.mean):
-                axes.axhline(s.mean, color=colour, ls="--", lw=1, label=suite.arm(arm).label)
+                label = None if arm in labelled else f"{suite.arm(arm).label}, the same scores"
+                axes.axhline(s.mean, color=colour, ls="--", lw=1, label=label)
+                labelled.add(arm)
     axes.set_xscale("log")
     axes.set_xlabel(trade.axis)
     axes.set_ylabel("mean over seeds, 95 % interval")
