@@ -47,7 +47,8 @@ def finish(
         if which == "last" or selected != last:
             at = config.evaluate.fine_tune_at
             adapts = rounds.adapts if at in ("both", which) or selected == last else ()
-            for adapt in (None, *adapts):
+            # As they are, models are looked at once more for what they said of every sample.
+            for adapt in (*([None] if progress.round == selected else []), *adapts):
                 tasks = score_tasks(site, progress.state, progress.round, adapt, samples=True)
                 results = scored(site, backend, tasks)
                 if adapt is not None:
