@@ -6,6 +6,7 @@ torch; the fedskew contender must build models with the same parameter counts.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -81,6 +82,32 @@ class BetaVae(nn.Module):
         return self.decoder(z), mean, spread
 
 
+class MaskedLinear(nn.Linear):
+    """A linear layer without the connections where the mask is 0."""
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__(mask.shape[1], mask.shape[0])
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight * self.mask, self.bias)
+
+
+class Made(nn.Module):
+    """784-30-784: the log odds of each pixel given those before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        pixels = torch.arange(1, 785)
+        # The degrees of fedskew's own MADE, so that both train the same connections.
+        degrees = torch.from_numpy(np.random.default_rng(1).integers(1, 784, size=30))
+        self.hidden = MaskedLinear((degrees[:, None] >= pixels).float())
+        self.output = MaskedLinear((pixels[:, None] > degrees).float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(F.relu(self.hidden(x))).clamp(-15.0, 15.0)
+
+
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y)
 
@@ -91,6 +118,11 @@ def vae_loss(model: nn.Module, x: Tensor, beta: float) -> Tensor:
     error = (image - x).square().sum(1)
     divergence = -0.5 * (1 + 2 * spread - mean.square() - (2 * spread).exp()).sum(1)
     return (error + beta * divergence).mean()
+
+
+def density_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The negative log-density of an image in nats, mean over the batch."""
+    return F.binary_cross_entropy_with_logits(model(x), x, reduction="none").sum(1).mean()
 
 
 def vae_training_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -61,12 +61,15 @@ class Plan:
 def measure_workload(plan: Plan, name: str, contenders: list[str]) -> dict[str, Any]:
     """All contenders on one workload: set up, check that they learn, then repeat in turns."""
     workload, data = WORKLOADS[name], load(name)
+    if workload.apart:
+        contenders = [contender for contender in contenders if contender not in PEERS]
     result: dict[str, Any] = {
         "flops_per_round": flops_per_sample(workload, data) * samples_per_round(workload, data),
         "clients": len(data.clients),
         "samples_per_round": samples_per_round(workload, data),
         "real_data": data.real,
         "check_rounds": plan.check_rounds or workload.check_rounds,
+        "epochs": workload.epochs,
         "contenders": {},
     }
     records = result["contenders"]
@@ -90,6 +93,7 @@ def _warm_up(plan: Plan, child: Child, record: dict[str, Any], check_rounds: int
     record["first_round"] = child.ask(cmd="train", rounds=1)["seconds"]
     rest = max(check_rounds - 1, 1)
     warm = child.ask(cmd="train", rounds=rest)["seconds"] / rest
+    record["check_seconds"] = record["first_round"] + warm * rest
     record["score"] = child.ask(cmd="evaluate")["score"]
     record["rounds_per_repeat"] = max(1, math.ceil(plan.seconds / warm))
 
@@ -150,7 +154,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     logs = arguments.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     pythons = dict.fromkeys(MODULES, sys.executable)
-    if set(arguments.contenders) & set(PEERS):
+    meet = not all(WORKLOADS[name].apart for name in arguments.workloads)
+    if meet and set(arguments.contenders) & set(PEERS):
         pythons.update(dict.fromkeys(PEERS, str(ensure_peers())))
     if arguments.quick:
         return Plan(min(arguments.repeats, 2), 0.05, 2, logs, pythons)
@@ -189,7 +194,7 @@ def main(show: Callable[[str], None] = print) -> None:
         show(f"{name} ...")
         results["workloads"][name] = measure_workload(plan, name, arguments.contenders)
         report.write(results, arguments.out)
-    if "fedskew" in arguments.contenders:
+    if "fedskew" in arguments.contenders and "cnn" in arguments.workloads:
         show("memory ...")
         results["memory"] = measure_memory(plan)
     show(report.write(results, arguments.out))

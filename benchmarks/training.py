@@ -16,15 +16,23 @@ def new_optimizer(workload: Workload, model: nn.Module) -> torch.optim.Optimizer
 
 
 def train_client(workload: Workload, data: Data, model: nn.Module, client: int) -> int:
-    """One epoch over a client in a fresh order with a fresh optimiser; returns its size."""
+    """A client's epochs, each in a fresh order, with a fresh optimiser; returns its size."""
     rows = data.clients[client]
-    order = rows[torch.randperm(len(rows))]
     optimizer = new_optimizer(workload, model)
-    for batch in order.split(workload.batch):
-        optimizer.zero_grad()
-        workload.loss(model, data.x[batch], data.y[batch]).backward()
-        optimizer.step()
+    for _ in range(workload.epochs):
+        order = rows[torch.randperm(len(rows))]
+        for batch in order.split(workload.batch):
+            optimizer.zero_grad()
+            workload.loss(model, data.x[batch], data.y[batch]).backward()
+            optimizer.step()
     return len(rows)
+
+
+@torch.inference_mode()
+def held_out_loss(workload: Workload, data: Data, model: nn.Module, client: int) -> float:
+    """The loss on what a client does not train on."""
+    rows = data.held_out[client]
+    return float(workload.loss(model, data.x[rows], data.y[rows]))
 
 
 @torch.inference_mode()
@@ -55,4 +63,5 @@ def flops_per_sample(workload: Workload, data: Data) -> float:
 
 def samples_per_round(workload: Workload, data: Data) -> float:
     """Mean number of samples trained in a round (exact where all clients take part)."""
-    return sum(len(rows) for rows in data.clients) * workload.per_round / len(data.clients)
+    samples = sum(len(rows) for rows in data.clients) * workload.epochs
+    return samples * workload.per_round / len(data.clients)

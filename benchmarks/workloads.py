@@ -21,7 +21,11 @@ SEED = 20
 
 @dataclass(frozen=True)
 class Workload:
-    """One federated training problem; every client runs one epoch in each round."""
+    """One federated training problem; every client runs ``epochs`` epochs in each round.
+
+    Where clients stay ``apart`` nothing is averaged: each goes on with its own model, and after
+    every round looks at those of its samples that are held out.
+    """
 
     name: str
     source: str
@@ -35,6 +39,9 @@ class Workload:
     flat: bool = True
     samples: int = 50
     check_rounds: int = 20
+    epochs: int = 1
+    held_out: int = 0
+    apart: bool = False
 
     def model(self) -> nn.Module:
         """The initial model: the same weights in every contender."""
@@ -44,7 +51,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Data:
-    """Training rows with the rows of each client, a test set, and whether the data are real."""
+    """Training rows with the rows of each client, a test set, and whether the data are real.
+
+    ``held_out`` are rows a client does not train on, where the workload has such.
+    """
 
     x: Tensor
     y: Tensor
@@ -52,6 +62,7 @@ class Data:
     test_x: Tensor
     test_y: Tensor
     real: bool
+    held_out: tuple[Tensor, ...] = ()
 
     def cohort(self, round_number: int, size: int) -> list[int]:
         """Clients take turns, so every contender trains the same ones in the same round."""
@@ -93,6 +104,22 @@ WORKLOADS = {
             check_rounds=5,
         ),
         Workload("har-mlp", "har", 21, 21, 8, "adam", 1e-3, models.har_mlp, check_rounds=5),
+        Workload(
+            "made",
+            "mnist",
+            100,
+            100,
+            32,
+            "adam",
+            3e-3,
+            models.Made,
+            loss=models.density_loss,
+            samples=575,
+            check_rounds=10,
+            epochs=5,
+            held_out=75,
+            apart=True,
+        ),
     )
 }
 
@@ -128,14 +155,16 @@ def _mnist(workload: Workload, clients: int) -> Data:
     rows = (
         rng.permutation(len(y))[:wanted] if wanted <= len(y) else rng.integers(len(y), size=wanted)
     )
+    by_client = torch.from_numpy(rows).view(clients, workload.samples)
     shape = (-1, 784) if workload.flat else (-1, 1, 28, 28)
     return Data(
         x=_pixels(x).reshape(shape),
         y=torch.from_numpy(y.astype(np.int64)),
-        clients=tuple(torch.from_numpy(rows).view(clients, workload.samples).unbind()),
+        clients=tuple(by_client[:, workload.held_out :].unbind()),
         test_x=_pixels(test_x).reshape(shape),
         test_y=torch.from_numpy(test_y.astype(np.int64)),
         real=real,
+        held_out=tuple(by_client[:, : workload.held_out].unbind()),
     )
 
 

@@ -13,9 +13,17 @@ from fedskew.engine.evaluate import Scores
 from fedskew.engine.streams import stream
 from fedskew.parts.aggregate import Update
 from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Finished, Groups, Report
+from fedskew.parts.report import (
+    PERSONAL,
+    SAMPLE_WEIGHT,
+    SHARED,
+    STEPS,
+    Finished,
+    Groups,
+    Report,
+)
 from fedskew.recipe import Adapt
-from fedskew.site import PERSONAL, SAMPLE_WEIGHT, SHARED, STEPS, Site, context_of
+from fedskew.site import Site, context_of
 
 ModelKind = Literal["global", "personal"]
 
@@ -225,6 +233,7 @@ def _reported(
         public=site.federation.public,
         rng=stream(site.seed, site.stage, "report", task.client, task.round),
         agreed=stream(site.seed, site.stage, "agreed"),
+        log_ratio=site.log_ratio_of(site.clients[task.client].train),
     )
     for report in reports:
         reported = report.report(finished)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,13 +10,14 @@ from typing import Any, Protocol
 
 from fedskew.config import Config, Named, apply_overrides, make_config
 from fedskew.data.federation import Federation
-from fedskew.errors import ConfigError, RunError
+from fedskew.errors import ConfigError
 from fedskew.experiment import Run, make_federation, resolve, run
 from fedskew.folder import RunFolder
 from fedskew.parts.generative import VaeLoss
 from fedskew.recipe import find, methods
 from fedskew.report.figures import draw_comparison
-from fedskew.report.leaderboard import Spread, Standing, to_csv, to_markdown, to_text
+from fedskew.report.leaderboard import Standing, has_effective, to_csv, to_markdown, to_text
+from fedskew.report.standings import common_metric, standings
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import make_folder, write_atomically
@@ -58,12 +57,21 @@ class Comparison:
 
     @property
     def caption(self) -> str:
-        """What the numbers are, in one sentence."""
-        over = f", ± standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
-        return (
+        """What the numbers are: a sentence on the scores, and one on effective rounds."""
+        several = len(self.seeds) > 1
+        over = f", ± standard deviation over {len(self.seeds)} seeds" if several else ""
+        scores = (
             f"Test {self.metric} per client at the round with the best validation score{over}; "
             "every client counts the same."
         )
+        where = "in some seed" if several else "here"
+        effective = (
+            f" Effective rounds: those until a method's mean test {self.metric} first reached the "
+            "best any other method ever had, earlier stages that share something included "
+            f"(†: {where} it never did, so until its own best); effective MB: what a client sent "
+            "and received by then."
+        )
+        return scores + effective * has_effective(self.leaderboard)
 
     def __str__(self) -> str:
         table = to_text(self.leaderboard, self.metric)
@@ -203,102 +211,16 @@ def _run_all(
 
 
 def _ranked(out: Path, runs: Mapping[str, Sequence[Run]], seeds: tuple[int, ...]) -> Comparison:
-    results = {name: [one.result for one in group] for name, group in runs.items()}
-    metric, higher = _common_metric(results)
-    methods = {name: group[0].config.method for name, group in runs.items()}
-    standings = [
-        _standing(name, methods[name], results[name], metric, tuple(r.path for r in group))
-        for name, group in runs.items()
-    ]
-
-    def rank(standing: Standing) -> tuple[bool, float]:
-        mean = standing.score.mean
-        return math.isnan(mean), -mean if higher else mean
-
-    ordered = tuple(sorted(standings, key=rank))
-    roles = {name: _role(method) for name, method in methods.items()}
-    return Comparison(out, metric, higher, seeds, ordered, _remarks(ordered, roles, results))
-
-
-def _common_metric(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[str, bool]:
-    """The metric all methods can be ranked by: their main one, or else accuracy."""
-    mains = {
-        (r["primary_metric"], r["higher_is_better"]) for group in results.values() for r in group
-    }
-    if len(mains) == 1:
-        return mains.pop()
-    for name, group in results.items():
-        if not all(any(s["metric"] == "accuracy" for s in r["scores"]) for r in group):
-            raise RunError(
-                f"method {name!r} has no accuracy, so it cannot stand beside the others."
-            )
-    return "accuracy", True
-
-
-def _standing(
-    name: str,
-    method: Named,
-    results: Sequence[Mapping[str, Any]],
-    metric: str,
-    runs: tuple[Path, ...],
-) -> Standing:
-    model = results[0]["primary_model"]
-
-    def spread(what: str = "mean", **where: str) -> Spread | None:
-        found = [_score(result, metric, **{"model": model, **where}) for result in results]
-        values = [score[what] for score in found if score is not None]
-        return _spread(values) if values else None
-
-    pools = _role(method) == "central"
-    nothing = Spread(math.nan)
-    return Standing(
-        method=name,
-        reference=_role(method) is not None,
-        model=model,
-        score=spread() or nothing,
-        last=spread(at="last") or nothing,
-        worst=spread("worst") or nothing,
-        bottom_decile=spread("bottom_decile") or nothing,
-        adapted=spread(adapted="any"),
-        central=spread(model="global", on="central"),
-        unseen=spread(on="unseen"),
-        megabytes=None
-        if pools
-        else _mean(r["bytes"]["up"] + r["bytes"]["down"] for r in results) / 1e6,
-        seconds=_mean(r["seconds"] for r in results),
-        runs=runs,
-    )
-
-
-def _score(
-    result: Mapping[str, Any],
-    metric: str,
-    *,
-    model: str,
-    at: str = "selected",
-    on: str = "seen",
-    adapted: str = "none",
-) -> Mapping[str, Any] | None:
-    wanted = {"at": at, "model": model, "on": on, "split": "test", "metric": metric}
-    for score in result["scores"]:
-        plain = score["adapted"] == "none"
-        if plain == (adapted == "none") and all(score[k] == v for k, v in wanted.items()):
-            return dict(score)
-    return None
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(_mean(values), statistics.stdev(values) if len(values) > 1 else None)
-
-
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(list(values))
+    roles = {name: _role(group[0].config.method) for name, group in runs.items()}
+    metric, higher = common_metric(runs)
+    ordered = standings(runs, roles, metric, higher)
+    return Comparison(out, metric, higher, seeds, ordered, _remarks(ordered, roles, runs))
 
 
 def _remarks(
     ordered: Sequence[Standing],
     roles: Mapping[str, str | None],
-    results: Mapping[str, Sequence[Mapping[str, Any]]],
+    runs: Mapping[str, Sequence[Run]],
 ) -> tuple[str, ...]:
     remarks = []
     best = next((s for s in ordered if roles[s.method] != "central"), None)
@@ -308,7 +230,7 @@ def _remarks(
             "clients did best on their own."
         )
     for standing in ordered:
-        mine = results[standing.method]
+        mine = [run.result for run in runs[standing.method]]
         troubles = {
             "client updates were unusable and left out": sum(r["failures"] for r in mine),
             "models could not be fine-tuned": sum(len(r["notes"]) for r in mine),

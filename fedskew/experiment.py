@@ -236,6 +236,7 @@ def _run_stages(
     stages = [*recipe.prepares, Stage(MAIN, recipe)]
     private: dict[str, Groups] = {}
     handed = Handed()
+    sent: dict[str, int] = {}
     for number, stage in enumerate(stages):
         prepares = stage is not stages[-1]
         made_by = _made_by(config, federation, stages[: number + 1]) if prepares else ""
@@ -244,6 +245,7 @@ def _run_stages(
         if (begun := folder.resume(stage.name)) is not None:
             handed = Handed(begun.state.memory)
         site = make_site(config, federation, stage, handed.memory)
+        sent[stage.name] = site.sent_parameters
         backend = LocalBackend(site, folder.checkpoint_folder, private)
         if (kept := folder.private(stage.name)) is not None:
             backend.restore(kept)
@@ -252,8 +254,11 @@ def _run_stages(
         if prepares:
             folder.offer(stage.name, made_by)
             if folder.private(stages[number + 1].name) is None:
+                if stage.hands == "selected":
+                    progress, kept = folder.selected(stage.name)
+                    backend.restore(kept)
                 private, handed = hand_over(site, backend, stage, progress)
-    finish(config, site, backend, rounds, folder)
+    finish(config, site, backend, rounds, folder, sent)
 
 
 def _made_by(config: Config, federation: Federation, stages: Sequence[Stage]) -> str:
@@ -292,6 +297,7 @@ def make_site(
             f"method {config.method.name!r} reads gradients off the way its clients went: "
             f"it needs train.optimiser = 'sgd', not {train.optimiser!r}."
         )
+    stage.recipe.objective.check(module, federation)
     for report in (*stage.recipe.reports, *stage.hands_over):
         report.check(federation)
     invented = None
@@ -361,7 +367,8 @@ def _shared_graphs(key: str) -> dict[Hashable, Graphs]:
 
 
 def _train_section(config: Config, stage: Stage) -> TrainSection:
-    return config.train.model_copy(update=stage.train)
+    """The run's settings with the stage's own, which the user may have written."""
+    return make_config({"train": {**config.train.model_dump(), **stage.train}}).train
 
 
 def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
@@ -376,7 +383,7 @@ def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
         clients_per_round=train.clients_per_round,
         min_clients=train.min_clients,
         patience=train.patience,
-        score_every=evaluate.every,
+        score_every=evaluate.every if stage.score_every is None else stage.score_every,
         lr_decay=train.lr_decay,
         lr_steps=tuple(train.lr_steps),
         adapts=adaptations(config, site),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedskew.backends.local import LocalBackend
 from fedskew.config import Config
+from fedskew.data.warnings import warnings
 from fedskew.engine.streams import stream
 from fedskew.folder import RunFolder
 from fedskew.parts.generative import from_prior
@@ -31,12 +32,22 @@ from fedskew.server import (
 )
 from fedskew.site import Site
 from fedskew.store import save_tensors
+from fedskew.weighing import SAMPLE_WEIGHTS, told
+from fedskew.weighing import save as save_weights
 
 
 def finish(
-    config: Config, site: Site, backend: LocalBackend, rounds: Rounds, folder: RunFolder
+    config: Config,
+    site: Site,
+    backend: LocalBackend,
+    rounds: Rounds,
+    folder: RunFolder,
+    sent: Mapping[str, int],
 ) -> None:
-    """Score what is scored once, save all models, sum up; from the last and the selected round."""
+    """Score what is scored once, save all models, sum up; from the last and the selected round.
+
+    ``sent`` says how many parameters a client sends each round, by stage.
+    """
     more: list[Row] = []
     notes: list[str] = []
     predictions = Predictions()
@@ -65,7 +76,24 @@ def finish(
         save_models(site, backend, progress, folder.path / "models" / which)
     predictions.save(folder.path / PREDICTIONS)
     result = summary(config, site, folder, more, last, selected)
+    result["stages"] = [_stage(folder, name, count) for name, count in sent.items()]
+    result["sample_weights"] = told(site.federation, backend.private_state())
+    if result["sample_weights"] is not None:
+        save_weights(folder.path / SAMPLE_WEIGHTS, site.federation, backend.private_state())
     folder.finish(more, {**result, "notes": notes})
+
+
+def _stage(folder: RunFolder, name: str, parameters: int) -> dict[str, Any]:
+    """How long a stage went on, and what it sent."""
+    records = [record for record in folder.records() if record.stage == name]
+    return {
+        "name": name,
+        "rounds": folder.last(name)[0].round,
+        "selected_round": folder.selected(name)[0].round,
+        "parameters": parameters,
+        "bytes_up": sum(record.bytes_up for record in records),
+        "bytes_down": sum(record.bytes_down for record in records),
+    }
 
 
 def generative_rows(
@@ -185,6 +213,7 @@ def summary(
             last, per_round or len(site.federation.clients), len(site.federation.clients)
         ),
         "failures": sum(len(record.failures) for record in records),
+        "warnings": list(warnings(site.federation)),
         "seconds": folder.seconds(),
         "plan": site.plan.as_dict(),
         "model": {"name": config.model.name, "knobs": config.model.knobs},

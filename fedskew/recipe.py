@@ -96,6 +96,10 @@ class Stage:
     train: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] | None = None
     hands_over: tuple[Report, ...] = ()
+    hands: Literal["last", "selected"] = "last"
+    """Which round's model is handed over: the last, or the one with the best validation score."""
+    score_every: int | None = None
+    """Rounds from one score to the next; none: as often as the run's main stage."""
 
 
 @dataclass(frozen=True)

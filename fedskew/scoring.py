@@ -13,10 +13,10 @@ from fedskew.adapting import Adaptation, adapted, scoring
 from fedskew.client import Scored, ScoreTask
 from fedskew.engine.evaluate import Question, Scores, sample_values
 from fedskew.parts.objective import Bound, Tensors
-from fedskew.parts.report import Groups
+from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.parts.select import BATCH_NORM, only
 from fedskew.score import CENTRAL
-from fedskew.site import PERSONAL, SHARED, Site
+from fedskew.site import Site
 
 
 def score_clients(

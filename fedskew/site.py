@@ -22,12 +22,8 @@ from fedskew.engine.streams import torch_seed
 from fedskew.errors import ConfigError
 from fedskew.models import redrawn
 from fedskew.parts.objective import Batch, Objective, Tensors
-from fedskew.parts.report import Groups
+from fedskew.parts.report import SHARED, Groups
 from fedskew.recipe import Phase, Recipe
-
-SHARED, PERSONAL, SAMPLE_WEIGHT, STEPS = "model", "personal", "sample_weight", "steps"
-"""Groups of a client's private state: its unshared parameters, its own model, the weights of its
-rows, and how many steps it has ever made (for objectives that change with time)."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +75,11 @@ class Site:
     def parameters(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.module.named_parameters())
 
+    @property
+    def sent_parameters(self) -> int:
+        """How many numbers of its model, without statistics, a client sends each round."""
+        return sum(self.initial[name].numel() for name in self.shared & self.parameters)
+
     @cached_property
     def clients(self) -> Mapping[str, Client]:
         pooled = self.federation.pooled() if self.invented is None else self.invented
@@ -96,6 +97,11 @@ class Site:
     @cached_property
     def y(self) -> Tensor:
         return self.federation.y.to(self.x.device)
+
+    def log_ratio_of(self, rows: Indices) -> Tensor | None:
+        """The true log density ratio of some samples, where the law of the data is known."""
+        known = self.federation.log_ratio
+        return None if known is None else known[torch.from_numpy(rows)]
 
     def class_counts(self, rows: Indices) -> Tensor:
         """How many of these samples there are of each class."""

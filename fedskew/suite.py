@@ -15,8 +15,11 @@ from fedskew.folder import RunFolder
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import write_atomically, write_json
+from fedskew.suites.boxes import draw_boxes
 from fedskew.suites.clients import look
+from fedskew.suites.cost_figure import draw_costs
 from fedskew.suites.curves import draw_coverage, draw_shots, draw_trades
+from fedskew.suites.effort import with_rivals
 from fedskew.suites.entries import Fallback
 from fedskew.suites.figure import draw, draw_series
 from fedskew.suites.format import Suite, find_suite, load_suite, suites
@@ -82,10 +85,11 @@ def reproduce(
     plan, fallback = _plan(suite, scale, directory)
     started, made_with = time.monotonic(), provenance()
     data = look(suite, plan, directory, fallback is not None)
-    results = {
+    finished = {
         (cell.setting, cell.arm, cell.seed): Measured(done, suite.headline)
         for cell, done in _run_all(plan, folder / "runs", directory, made_with.code, report)
     }
+    results = with_rivals(suite, finished)
     verdicts = tuple(judge(claim, results) for claim in suite.claims)
     title = f"{suite.name}-{scale}"
     pictures = folder / "figures" / title
@@ -100,7 +104,12 @@ def reproduce(
             figures[setting].append(path)
     for setting, paths in draw_portraits(suite, plan, results, directory, pictures).items():
         figures[setting] += paths
-    series = draw_series(suite, results, pictures) | draw_trades(suite, results, pictures)
+    series = {
+        **draw_series(suite, results, pictures),
+        **draw_trades(suite, results, pictures),
+        **draw_costs(suite, list(figures), results, pictures),
+        **draw_boxes(suite, plan, results, pictures),
+    }
     facts = Reproduction(
         suite=suite,
         scale=scale,

@@ -18,7 +18,8 @@ from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
 from fedskew.models.civae import Civae
-from fedskew.models.registry import Classifier
+from fedskew.models.made import GaussianMade
+from fedskew.models.registry import MADE, Classifier
 from fedskew.models.vae import Vae
 from fedskew.parts.report import Finished, Groups
 from fedskew.recipe import Recipe, find, methods
@@ -93,9 +94,18 @@ def toy_civae(kind: str = "mlp", features: int = 6, latent: int = 2, classes: in
         return Civae(vae.encoder, vae.decoder, latent, classes)
 
 
+def toy_made(features: int = 6) -> GaussianMade:
+    """A seeded density estimator; it has no layers of other kinds."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return GaussianMade((features,), (8,), shuffled=False, mask_seed=1, components=2)
+
+
 def model_for(recipe: Recipe, kind: str = "mlp") -> nn.Module:
     """A toy model with the parts the recipe's objective calls."""
     needs = recipe.objective.needs
+    if needs == MADE:
+        return toy_made()
     if "classifier" in needs:
         return toy_civae(kind)
     return toy_vae(kind) if "decoder" in needs else toy_model(kind)

@@ -98,6 +98,68 @@ def test_traffic_is_parameters_times_clients_times_rounds_both_ways(
     }
 
 
+def curve_of(run: Path, metric: str = "accuracy") -> dict[int, float]:
+    """The mean test score of the global model over clients, read off the log."""
+    values: dict[int, list[float]] = {}
+    for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
+        where = (line["model"], line["on"], line["adapted"], line["split"], line["metric"])
+        if where == ("global", "seen", "none", "test", metric):
+            values.setdefault(line["round"], []).append(line["value"])
+    return {number: sum(found) / len(found) for number, found in values.items()}
+
+
+def test_effective_rounds_end_where_the_best_other_method_ever_was(two_seeds: Comparison) -> None:
+    rows = {row.method: row for row in two_seeds.leaderboard}
+    for name, other, times in (("fedavg", "scaffold", 1), ("scaffold", "fedavg", 2)):
+        rounds, missed = [], 0
+        for mine, rival in zip(rows[name].runs, rows[other].runs, strict=True):
+            curve, target = curve_of(mine), max(curve_of(rival).values())
+            reached = [number for number, value in curve.items() if value >= target]
+            own = max(curve, key=lambda number: curve[number])
+            rounds.append(min(reached, default=own))
+            missed += not reached
+        effective = rows[name].effective
+        assert effective is not None
+        assert effective.rounds == sum(rounds) / 2
+        assert effective.own_best == missed
+        # Scaffold sends its variates along: twice the bytes for as many parameters.
+        sent = times * 2 * 4 * PARAMETERS * effective.rounds
+        assert effective.megabytes == pytest.approx(sent / 1e6)
+        assert effective.parameters == 2 * PARAMETERS * effective.rounds
+    assert rows["local"].effective is None
+    assert rows["central"].effective is None
+
+
+def test_effective_columns_stand_where_somebody_sends_something(
+    two_seeds: Comparison, tmp_path: Path
+) -> None:
+    for text in (str(two_seeds), two_seeds.to_markdown()):
+        assert "effective rounds" in text
+        assert "effective MB: what a client sent and received by then." in text
+    for line in two_seeds.to_markdown().splitlines():
+        if line.startswith(("| local", "| central")):
+            assert line.split("|")[-4:-2] == [" – ", " – "]
+    table = list(csv.DictReader(io.StringIO(two_seeds.to_csv())))
+    for cells, row in zip(table, two_seeds.leaderboard, strict=True):
+        found = row.effective
+        assert cells["effective_rounds"] == ("" if found is None else str(found.rounds))
+        assert cells["own_best_seeds"] == ("" if found is None else str(found.own_best))
+        assert cells["effective_megabytes"] == ("" if found is None else str(found.megabytes))
+        assert cells["effective_parameters"] == ("" if found is None else str(found.parameters))
+    alone = compare(["local"], QUICK, out=tmp_path, references=False)
+    assert "effective" not in str(alone)
+
+
+def test_a_method_without_rivals_counts_the_rounds_to_its_own_best(tmp_path: Path) -> None:
+    only = compare(["fedavg"], QUICK, out=tmp_path, references=False)
+    [row] = only.leaderboard
+    curve = curve_of(row.runs[0])
+    best = max(curve, key=lambda number: curve[number])
+    assert row.effective is not None
+    assert (row.effective.rounds, row.effective.own_best) == (best, 1)
+    assert f" {best} †" in str(only)
+
+
 def test_personal_models_have_no_central_score(two_seeds: Comparison) -> None:
     for row in two_seeds.leaderboard:
         assert row.model == ("personal" if row.method == "local" else "global")
@@ -242,5 +304,8 @@ def test_the_references_of_a_generative_method_minimise_what_it_does(tmp_path: P
         "vae (base=central, beta=0.5, kl=mean)": True,
     }
     assert rows["vae (base=central, beta=0.5, kl=mean)"].megabytes is None
+    effective = rows["vae (beta=0.5, kl=mean)"].effective
+    assert effective is not None
+    assert effective.rounds == 1
     best = min(rows.values(), key=lambda row: row.score.mean)
     assert table.leaderboard[0] is best

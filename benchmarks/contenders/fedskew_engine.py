@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.models import BetaVae
+from benchmarks.models import BetaVae, Made
 from benchmarks.protocol import Reply, serve
 from benchmarks.workloads import WORKLOADS, Data, Workload, load
 from fedskew.backends import Backend
@@ -18,10 +19,11 @@ from fedskew.client import ScoreTask
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
+from fedskew.models.made import BernoulliMade
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
-from fedskew.recipe import Recipe
+from fedskew.recipe import Recipe, find
 from fedskew.score import CENTRAL, Row
-from fedskew.server import Progress, RoundRecord, Rounds, federate
+from fedskew.server import Progress, RoundRecord, Rounds, federate, score_tasks
 from fedskew.site import Settings, Site
 
 
@@ -40,7 +42,7 @@ class VaeLoss(Objective):
 
     beta: float = 10.0
 
-    def noise(self, samples: int) -> dict[str, tuple[int, ...]]:
+    def noise(self, module: nn.Module, samples: int) -> dict[str, tuple[int, ...]]:
         return {"latent": (samples, 2)}
 
     def _terms(self, model: Bound, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -101,11 +103,13 @@ class Engine:
         """Whole rounds as a user runs them: choosing, training, checking and aggregating."""
         self.journal.left = rounds
         never = 10**9
+        # The stage of clients' own MADEs looks at what they held out after every round.
+        scored = 1 if self.workload.apart else never
         try:
             federate(
                 self.site,
                 self.backend,
-                Rounds(never, clients_per_round=self.workload.per_round, score_every=never),
+                Rounds(never, clients_per_round=self.workload.per_round, score_every=scored),
                 self.journal,
             )
         except _EnoughRounds:
@@ -113,6 +117,10 @@ class Engine:
 
     def evaluate(self) -> float:
         assert self.journal.progress is not None
+        if self.workload.apart:
+            tasks = score_tasks(self.site, self.journal.progress.state, 0)
+            results = self.backend.score([task for _, task in tasks])
+            return fmean(result.scores["validation"]["loss"] for result in results)
         shared = self.journal.progress.state.shared
         task = ScoreTask(CENTRAL, 0, shared, "global", ("test",))
         scores = self.backend.score([task])[0].scores["test"]
@@ -124,27 +132,37 @@ class Engine:
 
 def _site(workload: Workload, data: Data) -> Site:
     x, y = torch.cat([data.x, data.test_x]), torch.cat([data.y, data.test_y])
+    held_out = data.held_out or (torch.empty(0, dtype=torch.int64),) * len(data.clients)
+    parts = zip(data.clients, held_out, strict=True)
     federation = Federation(
         workload.name,
         x,
         y,
         tuple(str(label) for label in range(int(y.max()) + 1)),
-        tuple(Client(f"{i:05d}", rows.numpy()) for i, rows in enumerate(data.clients)),
+        tuple(Client(f"{i:05d}", *(r.numpy() for r in rows)) for i, rows in enumerate(parts)),
         central_test=np.arange(len(data.x), len(x)),
     )
     module: nn.Module = workload.model()
-    objective: Objective = Erm()
+    recipe = Recipe(objective=Erm())
     if isinstance(module, BetaVae):
         noisy = NoisyBetaVae()
         noisy.load_state_dict(module.state_dict())
-        module, objective = noisy, VaeLoss()
+        module, recipe = noisy, Recipe(objective=VaeLoss())
+    if isinstance(module, Made):
+        given, module = module, BernoulliMade((784,), (30,), False, mask_seed=1, binarise=False)
+        for ours, theirs in zip(module.parameters(), given.parameters(), strict=True):
+            ours.data.copy_(theirs.data)
+        # The very stage FedDisk trains them in, with its look at what is held out.
+        recipe = find("feddisk").recipe().prepares[-1].recipe
     return Site(
         federation=federation,
-        recipe=Recipe(objective=objective),
+        recipe=recipe,
         module=module.train(),
         initial={name: t.detach().clone() for name, t in module.state_dict().items()},
         settings=Settings(
-            Optimiser(workload.optimizer, workload.learning_rate), batch_size=workload.batch
+            Optimiser(workload.optimizer, workload.learning_rate),
+            epochs=workload.epochs,
+            batch_size=workload.batch,
         ),
         plan=choose(module),
         seed=0,

@@ -1,16 +1,21 @@
 """The loop a careful researcher writes: one model, one client after another, averaged by size.
 
+Where clients stay apart, each has a state of its own and keeps the one that did best so far.
+
 ``python -m benchmarks.contenders.plain [THREADS]``; without a number PyTorch keeps its default.
 """
 
 from __future__ import annotations
 
+import math
 import sys
+from statistics import fmean
 
 import torch
+from torch import Tensor
 
 from benchmarks.protocol import Reply, serve
-from benchmarks.training import evaluate, train_client
+from benchmarks.training import evaluate, held_out_loss, train_client
 from benchmarks.workloads import WORKLOADS, load
 
 
@@ -21,8 +26,11 @@ class PlainLoop:
         self.workload = WORKLOADS[workload]
         self.data = load(workload, clients)
         self.model = self.workload.model()
-        self.state = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.state = _copied(self.model)
         self.round = 0
+        self.own = [self.state] * len(self.data.clients)
+        self.best = list(self.own)
+        self.least = [math.inf] * len(self.own)
         return {
             "versions": {"torch": torch.__version__},
             "threads": torch.get_num_threads(),
@@ -31,7 +39,10 @@ class PlainLoop:
 
     def train_rounds(self, rounds: int) -> None:
         for _ in range(rounds):
-            self._train_round()
+            if self.workload.apart:
+                self._train_apart()
+            else:
+                self._train_round()
 
     def _train_round(self) -> None:
         cohort = self.data.cohort(self.round, self.workload.per_round)
@@ -45,12 +56,32 @@ class PlainLoop:
         self.state = mean
         self.round += 1
 
+    def _train_apart(self) -> None:
+        for client, state in enumerate(self.own):
+            self.model.load_state_dict(state)
+            train_client(self.workload, self.data, self.model, client)
+            trained = _copied(self.model)
+            self.own[client] = trained
+            loss = held_out_loss(self.workload, self.data, self.model, client)
+            if loss < self.least[client]:
+                self.least[client], self.best[client] = loss, trained
+
     def evaluate(self) -> float:
+        if self.workload.apart:
+            return fmean(map(self._own_loss, range(len(self.own))))
         self.model.load_state_dict(self.state)
         return evaluate(self.workload, self.data, self.model)
 
+    def _own_loss(self, client: int) -> float:
+        self.model.load_state_dict(self.own[client])
+        return held_out_loss(self.workload, self.data, self.model, client)
+
     def close(self) -> None:
         """Nothing was started."""
+
+
+def _copied(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 if __name__ == "__main__":

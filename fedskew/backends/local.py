@@ -47,6 +47,10 @@ class LocalBackend:
     def score(self, tasks: Sequence[ScoreTask]) -> list[Scored]:
         return score_clients(self._site, tasks, self._private)
 
+    def private_state(self) -> dict[str, Groups]:
+        """What every client keeps, for summing up at the clients' side; the server never asks."""
+        return dict(self._private)
+
     def personal_model(self, client: str, sent: Tensors) -> Tensors:
         """A client's own model, for saving at the client's side; the server never asks for it."""
         return personal_model(self._site, sent, self._private[client])

@@ -8,17 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fedskew.data.choice import at_least
 from fedskew.data.dataset import Dataset
-from fedskew.data.deal import Labels
+from fedskew.data.deal import occurrence
 from fedskew.data.features import Features, with_features
 from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.keyed import keyed_rng
+from fedskew.data.owners import own_rows, owner_names
 from fedskew.data.partition import matched_test, partition
-from fedskew.data.skew import apply_skew, keyed_rng
+from fedskew.data.skew import apply_skew
+from fedskew.data.truth import true_log_ratio
 from fedskew.errors import ConfigError, DataError, unknown
 
 TEST_FROM = ("auto", "matched", "holdout")
+SAME_LAW = ("iid", "quantity")
+"""Partitions that deal random shares of the pool, whatever is in it."""
 
 
 def build(
@@ -60,6 +66,11 @@ def build(
 
     The central test set is the published one; where its rows went to clients (owners that appear
     in one half of the published split only), it is the union of the clients' test rows instead.
+
+    Where the dataset knows the laws of its owners, partition ``owner`` gives the federation the
+    true density ratio of every row (``log_ratio``); whatever changes samples takes it away. Fewer
+    rows (``samples``, ``public``) leave it as it is, which is exact where classes are equally large
+    in the pool.
     """
     for name, share in (("validation", validation), ("test", test)):
         if not 0 <= share < 1:
@@ -80,9 +91,10 @@ def build(
     if samples is not None:
         pool = _thin(pool, dataset, "samples", samples, public, keyed_rng(seed, "samples"))
     parts = _partition(dataset, pool, partition, clients, seed, knobs)
-    names = _names(dataset, parts, by_owner)
+    owners = _owners(dataset, parts) if by_owner else None
+    names = _names(dataset, parts, owners, in_pieces=bool((knobs or {}).get("size")))
     _refuse_empty(partition, names, parts)
-    tests = _matched(dataset, published_test, parts, by_owner, seed) if matched else None
+    tests = _matched(dataset, published_test, parts, owners, seed) if matched else None
     if tests is None:
         rngs = [keyed_rng(seed, "test", name) for name in names]
         held = [_hold_out(dataset, p, test, rng) for p, rng in zip(parts, rngs, strict=True)]
@@ -104,6 +116,8 @@ def build(
         published_test if published else np.sort(np.concatenate([c.test for c in seen])),
         dataset.environment,
         shared,
+        log_ratio=_log_ratio(dataset, seen, names, owners),
+        same_law=partition in SAME_LAW,
     )
     for position, settings in enumerate(skew):
         own_seed = int(keyed_rng(seed, "skew", str(position)).integers(2**63))
@@ -141,29 +155,46 @@ def _partition(
         clients=clients,
         rng=keyed_rng(seed, "partition"),
         owners=None if dataset.owner is None else dataset.owner[pool],
+        segments=None if dataset.segment is None else dataset.segment[pool],
         knobs=knobs,
     )
     return [pool[part] for part in parts]
 
 
 def _matched(
-    dataset: Dataset, rows: Indices, parts: list[Indices], by_owner: bool, seed: int
+    dataset: Dataset, rows: Indices, parts: list[Indices], owners: Indices | None, seed: int
 ) -> list[Indices]:
     """Each client's share of these rows of the published test split."""
-    if by_owner and dataset.owner is not None:
-        owners = dataset.owner
-        return [rows[owners[rows] == owners[part[0]]] for part in parts]
+    if owners is not None and dataset.owner is not None:
+        return own_rows(dataset.owner, rows, owners)
     labels = dataset.y.numpy()
     shares = matched_test(parts, labels, labels[rows], keyed_rng(seed, "test"))
     return [rows[share] for share in shares]
 
 
-def _names(dataset: Dataset, parts: list[Indices], by_owner: bool) -> list[str]:
-    if by_owner and dataset.owner is not None:
-        ids = [int(dataset.owner[part[0]]) for part in parts]
-        return [dataset.owner_names[i] if dataset.owner_names else f"owner-{i}" for i in ids]
+def _owners(dataset: Dataset, parts: list[Indices]) -> Indices | None:
+    """Whose samples each client holds."""
+    return None if dataset.owner is None else dataset.owner[[part[0] for part in parts]]
+
+
+def _names(
+    dataset: Dataset, parts: list[Indices], owners: Indices | None, in_pieces: bool
+) -> list[str]:
+    if owners is not None:
+        return owner_names(dataset, owners, in_pieces)
     width = max(3, len(str(len(parts) - 1)))
     return [f"client-{i:0{width}d}" for i in range(len(parts))]
+
+
+def _log_ratio(
+    dataset: Dataset, seen: Sequence[Client], names: list[str], owners: Indices | None
+) -> Tensor | None:
+    """The true ratio, if clients are owners whose laws are known."""
+    if dataset.log_densities is None or owners is None:
+        return None
+    columns = owners[[names.index(client.name) for client in seen]]
+    laws = dataset.log_densities.double().numpy()[:, columns]
+    return true_log_ratio(seen, lambda rows: laws[rows], len(laws))
 
 
 def _refuse_empty(partition: str, names: list[str], parts: list[Indices]) -> None:
@@ -202,17 +233,8 @@ def _balanced(pool: Indices, dataset: Dataset, samples: int, rng: np.random.Gene
     """A random subset in which small classes stay whole and the others are equally large."""
     shuffled = rng.permutation(pool)
     # The n-th member of each class comes before any class's n+1-st: cut anywhere, it is balanced.
-    turn = _occurrence(dataset.y.numpy()[shuffled])
+    turn = occurrence(dataset.y.numpy()[shuffled])
     return np.sort(shuffled[np.argsort(turn, kind="stable")[:samples]])
-
-
-def _occurrence(labels: Labels) -> Indices:
-    """How many equal labels stand before each label."""
-    order = np.argsort(labels, kind="stable")
-    _, first, sizes = np.unique(labels[order], return_index=True, return_counts=True)
-    turn = np.empty(len(labels), dtype=np.int64)
-    turn[order] = np.arange(len(labels)) - np.repeat(first, sizes)
-    return turn
 
 
 def _hold_out(

@@ -19,6 +19,8 @@ class Choice:
     kind: str
     name: str
     function: Callable[..., Any]
+    later: tuple[str, ...] = ()
+    """Knobs added when runs had been named without them: they are written down only if given."""
 
     @property
     def summary(self) -> str:
@@ -26,25 +28,32 @@ class Choice:
 
     @property
     def knobs(self) -> dict[str, Any]:
+        """Its settings and their defaults, as a run writes them down."""
+        return {name: value for name, value in self.all_knobs.items() if name not in self.later}
+
+    @property
+    def all_knobs(self) -> dict[str, Any]:
         """Its settings and their defaults: the keyword-only arguments."""
         parameters = inspect.signature(self.function).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Refuse knobs it does not have, and values of another type than the default's."""
+        knobs = self.all_knobs
         for name, value in given.items():
-            if name not in self.knobs:
-                if not self.knobs:
+            if name not in knobs:
+                if not knobs:
                     raise ConfigError(f"{self.kind} {self.name!r} has no knob {name!r}, nor any.")
-                raise unknown(f"knob of {self.kind} {self.name!r}", name, self.knobs)
-            if not _same_type(value, self.knobs[name]):
-                wanted = type(self.knobs[name]).__name__
+                raise unknown(f"knob of {self.kind} {self.name!r}", name, knobs)
+            if not same_type(value, knobs[name]):
+                wanted = type(knobs[name]).__name__
                 raise ConfigError(
                     f"{name} of {self.kind} {self.name!r} must be a {wanted}, not {value!r}."
                 )
 
 
-def _same_type(value: Any, default: Any) -> bool:
+def same_type(value: Any, default: Any) -> bool:
+    """Whether a value may stand where this default stands; whole numbers may for fractions."""
     if default is None:
         return True
     if isinstance(default, float):
@@ -52,11 +61,13 @@ def _same_type(value: Any, default: Any) -> bool:
     return type(value) is type(default)
 
 
-def register(kind: str, registry: dict[str, Choice], name: str) -> Callable[[Function], Function]:
+def register(
+    kind: str, registry: dict[str, Choice], name: str, later: tuple[str, ...] = ()
+) -> Callable[[Function], Function]:
     """A decorator that enters a function into a registry under the name users type."""
 
     def add(function: Function) -> Function:
-        registry[name] = Choice(kind, name, function)
+        registry[name] = Choice(kind, name, function, later)
         return function
 
     return add

@@ -20,6 +20,8 @@ class Dataset:
     ``owner`` gives each row the index of its writer, subject or source in ``owner_names``.
     ``segment`` groups rows that overlap (sliding windows), which no split may tear apart.
     ``environment`` gives each row the id of the environment it comes from inside its client.
+    ``log_densities`` [N, owners] holds, where the owners' laws are known, the log density of each
+    law at each sample, up to a term that is the same for all owners.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Dataset:
     owner_names: tuple[str, ...] = ()
     segment: Indices | None = None
     environment: Tensor | None = None
+    log_densities: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_samples(self.name, self.x, self.y, len(self.class_names))
@@ -39,6 +42,14 @@ class Dataset:
             if values is not None and len(values) != len(self.y):
                 raise DataError(
                     f"{self.name}: {len(values)} {field_name} ids for {len(self.y)} samples."
+                )
+        if self.log_densities is not None:
+            owners = 0 if self.owner is None else int(self.owner.max()) + 1
+            shape = list(self.log_densities.shape)
+            if not owners or len(shape) != 2 or shape[0] != len(self.y) or shape[1] < owners:
+                raise DataError(
+                    f"{self.name}: log_densities of shape {shape} do not fit {len(self.y)} samples "
+                    f"of {owners} owners."
                 )
 
     @property

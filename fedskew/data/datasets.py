@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedskew.data import sources
+from fedskew.data.choice import Choice, same_type
 from fedskew.data.dataset import Dataset
 from fedskew.data.locate import Layout, Missing, data_folders, find_file, locate
 from fedskew.data.prepare import Preparation
 from fedskew.data.raw import RawSamples, read_shared, to_dataset
+from fedskew.data.synthetic import bernoulli_clients, gaussian_clients
 from fedskew.errors import ConfigError, DataError, unknown
 
 _DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -21,7 +24,11 @@ _DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 
 @dataclass(frozen=True)
 class Entry:
-    """A named dataset: what it is, the layouts it is found in, and its own options."""
+    """A named dataset: what it is, the layouts it is found in, and its own options.
+
+    ``make`` returns it without any file. The options are true or false, or of the type of the
+    keyword of ``make`` that they set.
+    """
 
     summary: str
     get: str
@@ -29,6 +36,13 @@ class Entry:
     options: dict[str, str] = field(default_factory=dict)
     published: tuple[float, float] | None = None
     elsewhere: tuple[Path, ...] = ()
+    make: Callable[..., RawSamples] | None = None
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What options are where they are not given."""
+        made = {} if self.make is None else Choice("dataset", "", self.make).knobs
+        return {option: made.get(option, False) for option in self.options}
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -54,9 +68,19 @@ def describe() -> list[Description]:
     ['digits', 'mnist', 'fashion-mnist']
     """
     return [
-        Description(name, entry.summary, entry.files, dict(entry.options), entry.get)
+        Description(name, entry.summary, entry.files, _with_defaults(entry), entry.get)
         for name, entry in REGISTRY.items()
     ]
+
+
+def _with_defaults(entry: Entry) -> dict[str, str]:
+    """What each option does, and its default where it is a number."""
+    return {
+        option: text
+        if entry.defaults[option] is False
+        else f"{text} (default {entry.defaults[option]})"
+        for option, text in entry.options.items()
+    }
 
 
 def load(
@@ -66,7 +90,7 @@ def load(
     normalise: str = "standard",
     classes: Sequence[int] | None = None,
     image: Mapping[str, int] | None = None,
-    **options: bool,
+    **options: Any,
 ) -> Dataset:
     """A dataset by name, from ``data_dir``, else FEDSKEW_DATA, else ./data.
 
@@ -86,33 +110,37 @@ def load(
     preparation = Preparation(normalise, classes, image)
     _check_options(name, entry, options)
     try:
-        raw = _read(name, entry, data_dir)
+        raw = _read(name, entry, data_dir) if entry.make is None else entry.make(**options)
         if options.get("writers"):
             raw = sources.with_writers(raw, _qmnist_folder(data_dir))
         if options.get("digits_only"):
             raw = sources.only_digits(raw)
         if options.get("ink_on_black"):
             raw = sources.inverted(raw)
+        if options.get("normal_or_not"):
+            raw = sources.normal_or_not(raw)
     except PermissionError as error:
         raise DataError(f"dataset {name!r}: no permission to read {error.filename}.") from error
     return to_dataset(name, raw, preparation, entry.published)
 
 
-def _check_options(name: str, entry: Entry, options: dict[str, bool]) -> None:
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def _check_options(name: str, entry: Entry, options: dict[str, Any]) -> None:
     for option, value in options.items():
         if not entry.options:
             raise ConfigError(f"dataset {name!r} takes no options, but got {option!r}.")
         if option not in entry.options:
             raise unknown(f"option of dataset {name!r}", option, entry.options)
-        if not isinstance(value, bool):
+        if not same_type(value, entry.defaults[option]):
+            kind = _KINDS[type(entry.defaults[option])]
             raise ConfigError(
-                f"option {option!r} of dataset {name!r} must be true or false, not {value!r}."
+                f"option {option!r} of dataset {name!r} must be {kind}, not {value!r}."
             )
 
 
 def _read(name: str, entry: Entry, data_dir: Path | None) -> RawSamples:
-    if name == "digits":
-        return _embedded_digits()
     found = locate(data_dir, entry.layouts, entry.elsewhere)
     if isinstance(found, Missing):
         wanted = "; ".join(found.incomplete) or f"it wants {' or '.join(entry.files)}"
@@ -167,11 +195,20 @@ def _gtsrb(training: str) -> Layout:
     )
 
 
+_LAW_OPTIONS = {
+    "owners": "how many",
+    "dimensions": "features of a sample, 2 to 784",
+    "size": "samples of each owner",
+    "shift": "how far owners are from the law they share, in any number of dimensions; 0: not",
+    "data_seed": "the seed of the laws and of the samples; no other seed changes them",
+}
+
 REGISTRY: dict[str, Entry] = {
     "digits": Entry(
         "1,797 handwritten digits of 8x8 pixels, embedded in scikit-learn.",
         "nothing to fetch",
         (),
+        make=_embedded_digits,
     ),
     "mnist": Entry(
         "70,000 handwritten digits of 28x28 pixels.",
@@ -267,5 +304,23 @@ REGISTRY: dict[str, Entry] = {
             ),
             _npz("chest_xray.npz"),
         ),
+        options={"normal_or_not": "two classes: normal, and all that is not as abnormal"},
+    ),
+    "gaussian-clients": Entry(
+        "Owners that draw from Gaussians with means of their own: the true density ratio is known.",
+        "nothing to fetch",
+        (),
+        options={
+            **_LAW_OPTIONS,
+            "correlation": "of neighbouring dimensions, from 0 up to, not including, 1",
+        },
+        make=gaussian_clients,
+    ),
+    "bernoulli-clients": Entry(
+        "Owners that draw bits with chances of their own: the true density ratio is known.",
+        "nothing to fetch",
+        (),
+        options=_LAW_OPTIONS,
+        make=bernoulli_clients,
     ),
 }

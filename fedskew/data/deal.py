@@ -49,6 +49,15 @@ def spread(sizes: Indices, holders: NDArray[np.bool_]) -> Indices:
     return np.where(holders, each[:, None] + first, 0)
 
 
+def occurrence(labels: Labels) -> Indices:
+    """How many equal labels stand before each label."""
+    order = np.argsort(labels, kind="stable")
+    _, first, sizes = np.unique(labels[order], return_index=True, return_counts=True)
+    turn = np.empty(len(labels), dtype=np.int64)
+    turn[order] = np.arange(len(labels)) - np.repeat(first, sizes)
+    return turn
+
+
 def deal(
     labels: Labels, classes: Labels, counts: Indices, rng: np.random.Generator
 ) -> list[Indices]:

@@ -43,6 +43,11 @@ class Federation:
     ``odd`` names clients that were made unlike the others on purpose. ``features`` gives, where
     only some features were kept, the place of each in a sample as stored.
 
+    ``log_ratio`` is known where the clients' laws are: the true log p(x)/q_k(x) of each row a seen
+    client k holds in any split, NaN for other rows. q_k is the law of the client's samples and p
+    the mean of all seen clients' laws by their training rows. ``same_law`` says that the clients
+    were dealt random shares of the same data.
+
     >>> import numpy as np, torch
     >>> rows = np.arange(4)
     >>> two = Federation("toy", torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]), ("a", "b"),
@@ -62,6 +67,8 @@ class Federation:
     public: Indices = field(default_factory=_no_samples)
     odd: tuple[str, ...] = ()
     features: tuple[int, ...] = ()
+    log_ratio: Tensor | None = None
+    same_law: bool = False
 
     def __post_init__(self) -> None:
         check_samples(self.name, self.x, self.y, len(self.class_names))
@@ -82,6 +89,10 @@ class Federation:
         if self.environment is not None and len(self.environment) != len(self.y):
             raise DataError(
                 f"{self.name}: {len(self.environment)} environment ids for {len(self.y)} samples."
+            )
+        if self.log_ratio is not None and len(self.log_ratio) != len(self.y):
+            raise DataError(
+                f"{self.name}: {len(self.log_ratio)} log ratios for {len(self.y)} samples."
             )
         self._check_rows("the central test set", self.central_test)
         self._check_rows("the public set", self.public)
@@ -139,7 +150,13 @@ class Federation:
         )
 
     def with_data(self, **changes: Any) -> Federation:
-        """A copy with some fields replaced (for skews that change pixels, not who holds them)."""
+        """A copy with some fields replaced (for skews that change pixels, not who holds them).
+
+        What is known about the clients' laws is forgotten where the samples or clients change,
+        unless the changes say what became of it.
+        """
+        if changes.keys() & {"x", "clients"}:
+            changes = {"log_ratio": None, "same_law": False, **changes}
         return replace(self, **changes)
 
 

@@ -20,6 +20,7 @@ from fedskew.data.deal import (
 )
 from fedskew.data.federation import Indices
 from fedskew.data.graded import graded
+from fedskew.data.owners import owner
 from fedskew.errors import ConfigError, DataError, unknown
 
 Rng = np.random.Generator
@@ -35,9 +36,12 @@ def partition(
     clients: int | None,
     rng: Rng,
     owners: Labels | None = None,
+    segments: Labels | None = None,
     knobs: Mapping[str, Any] | None = None,
 ) -> list[Indices]:
     """Divide a pool by a named partition: the sorted positions each client gets.
+
+    ``segments`` groups samples that overlap; only partition ``owner`` minds them.
 
     >>> labels = np.array([0, 0, 1, 1, 2, 2])
     >>> [p.tolist() for p in partition("one-class", labels, clients=None,
@@ -55,7 +59,8 @@ def partition(
             raise DataError(
                 f"{clients} clients cannot share {len(labels)} samples: ask for fewer clients."
             )
-    parts = PARTITIONS[name].function(labels, owners, clients, rng, **(knobs or {}))
+    minded = (segments,) if name == "owner" else ()
+    parts = PARTITIONS[name].function(labels, owners, clients, rng, *minded, **(knobs or {}))
     return [np.sort(part).astype(np.int64) for part in parts]
 
 
@@ -271,29 +276,7 @@ def label_groups(
 
 
 _named("graded")(graded)
-
-
-@_named("owner")
-def owner(
-    labels: Labels, owners: Labels | None, clients: int | None, rng: Rng, *, min_samples: int = 0
-) -> list[Indices]:
-    """One client per writer, subject or source; fewer clients are a seeded choice of owners."""
-    if owners is None:
-        raise DataError(
-            "partition 'owner' needs a dataset that records the owner of each sample: choose "
-            "another dataset or another partition."
-        )
-    order = np.argsort(owners, kind="stable")
-    _, first = np.unique(owners[order], return_index=True)
-    parts = [part for part in np.split(order, first[1:]) if len(part) >= min_samples]
-    if not parts or (clients or 0) > len(parts):
-        raise DataError(
-            f"{'clients' if clients is None else f'{clients} clients'} cannot be made from "
-            f"{len(parts)} owners with at least min_samples={min_samples} samples each."
-        )
-    if clients is None:
-        return parts
-    return [parts[i] for i in np.sort(rng.choice(len(parts), clients, replace=False))]
+_named("owner", later=("size", "shuffled"))(owner)
 
 
 def _large_enough(

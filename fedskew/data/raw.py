@@ -26,6 +26,7 @@ class RawSamples:
     """What a reader found. uint8 images still hold 0..255; everything else is final.
 
     ``origin`` is the file or folder an error should name. ``test`` marks the published test rows.
+    ``log_densities`` are those of the owners' laws, where they are known: see ``Dataset``.
     """
 
     origin: Path | str
@@ -36,6 +37,7 @@ class RawSamples:
     owner: Indices | None = None
     owner_names: tuple[str, ...] = ()
     segment: Indices | None = None
+    log_densities: Array | None = None
 
     def __post_init__(self) -> None:
         check_values(self.origin, self.x)
@@ -72,6 +74,7 @@ class RawSamples:
             segment=None if self.segment is None else self.segment[rows],
             owner=None,
             owner_names=(),
+            log_densities=None,  # samples of some classes follow another law
         )
         if self.owner is None:
             return kept
@@ -235,4 +238,6 @@ def to_dataset(
         owner=None if raw.owner is None else raw.owner.astype(np.int64),
         owner_names=raw.owner_names,
         segment=raw.segment,
+        # Scaling shifts the logarithms of all owners' densities alike.
+        log_densities=None if raw.log_densities is None else torch.from_numpy(raw.log_densities),
     )

@@ -1,12 +1,12 @@
 """Feature skews: changes to the samples of a federation that make its clients look different.
 
-Every row of a client changes (train, validation and test, unseen clients too). What is random is
-keyed by the client's name, so the order in which clients stand changes nobody's data.
+Every row of a client changes, or may be dropped (train, validation and test, unseen clients too).
+What is random is keyed by the client's name, so the order in which clients stand changes nobody's
+data.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -20,22 +20,15 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from fedskew.data.choice import Choice, at_least, register
 from fedskew.data.federation import Client, Federation
+from fedskew.data.keyed import keyed_rng
 from fedskew.data.parties import part
+from fedskew.data.selection import selection
 from fedskew.errors import ConfigError, DataError, unknown
 
 SKEWS: dict[str, Choice] = {}
 _named = partial(register, "skew", SKEWS)
 
 CHUNK = 2048
-
-
-def keyed_rng(seed: int, *key: str) -> np.random.Generator:
-    """A random stream of its own for each key, so that no draw shifts another."""
-    if seed < 0:
-        raise ConfigError(f"seed must be at least 0, not {seed}.")
-    digest = hashlib.sha256("\0".join(key).encode()).digest()
-    words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4)]
-    return np.random.default_rng([seed, *words])
 
 
 def apply_skew(federation: Federation, skew: Mapping[str, Any], seed: int) -> Federation:
@@ -218,6 +211,9 @@ def noise(
         noisy = torch.from_numpy(drawn).mul_(sigma).add_(x[rows])
         x[rows] = noisy.clamp_(0.0, 1.0) if clip else noisy
     return parties.holding(x, parties.environment)
+
+
+_named("selection")(selection)
 
 
 def _real(values: list[Any]) -> bool:

@@ -296,3 +296,15 @@ def read_chest_folder(folder: Path) -> RawSamples:
             "put the images into SOURCE/CLASS/ folders."
         )
     return raw
+
+
+def normal_or_not(raw: RawSamples) -> RawSamples:
+    """X-rays in two classes: normal ones, and all others as abnormal."""
+    is_normal = np.array([name.lower() == "normal" for name in raw.class_names])
+    if not is_normal.any():
+        raise DataError(
+            f"{raw.origin} has no class 'normal', only {', '.join(raw.class_names)}: leave "
+            "normal_or_not out."
+        )
+    abnormal = (~is_normal[raw.y]).astype(np.int64)
+    return replace(raw, y=abnormal, class_names=("normal", "abnormal"))

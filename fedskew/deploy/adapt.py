@@ -35,10 +35,10 @@ from fedskew.deploy.samples import Samples, prepared, read_samples
 from fedskew.errors import ConfigError, DataError, RunError
 from fedskew.experiment import MAIN, Run, adaptations, make_site
 from fedskew.folder import RunFolder
-from fedskew.parts.report import Groups
+from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.recipe import Adapt, Stage, find
 from fedskew.scoring import score_clients
-from fedskew.site import PERSONAL, SHARED, Site
+from fedskew.site import Site
 
 NEWCOMER = "newcomer"
 EPOCHS = 10

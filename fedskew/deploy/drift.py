@@ -28,11 +28,11 @@ from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, DataError, RunError, unknown
 from fedskew.experiment import MAIN, Run, adaptations, make_site
 from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
+from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.recipe import Adapt, Stage, find
 from fedskew.report.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport, Moment
 from fedskew.scoring import score_clients
-from fedskew.site import PERSONAL, SHARED, Site
+from fedskew.site import Site
 
 ANGLES = tuple(range(0, 181, 15))
 

@@ -15,10 +15,10 @@ from fedskew.errors import DataError, RunError
 from fedskew.experiment import MAIN, Run
 from fedskew.folder import RunFolder
 from fedskew.parts.objective import ANSWERS, Tensors
-from fedskew.parts.report import Groups
+from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.recipe import Adapt
 from fedskew.scoring import score_clients
-from fedskew.site import PERSONAL, SHARED, Site
+from fedskew.site import Site
 
 CHANCE = 0.05
 """A client asks when chance would make it unsure so often in fewer cases than this."""

@@ -1,9 +1,10 @@
-"""The models: classifiers (a body that makes features, a head that makes logits) and VAEs.
+"""The models: classifiers (a body that makes features, a head that makes logits), VAEs, MADEs.
 
 All parameters of a classifier are named ``body.*`` or ``head.*``, of a VAE ``encoder.*`` or
-``decoder.*``, of a class-informed one also ``classifier.*``. There are no buffers but
-BatchNorm's, no in-place operations and no branches on data, so that a model can be called with
-other parameters (``torch.func.functional_call``), over a stack of clients (``vmap``) and traced.
+``decoder.*``, of a class-informed one also ``classifier.*``, of a MADE ``hidden.*`` or
+``output.*``. There are no buffers in their state but BatchNorm's, no in-place operations and no
+branches on data, so that a model can be called with other parameters
+(``torch.func.functional_call``), over a stack of clients (``vmap``) and traced.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.errors import ConfigError
-from fedskew.models import civae, cnn, linear, mlp, resnet, vae  # noqa: F401  (they register)
+from fedskew.models import (  # noqa: F401  (they register)
+    civae,
+    cnn,
+    linear,
+    made,
+    mlp,
+    resnet,
+    vae,
+)
 from fedskew.models.civae import Civae
 from fedskew.models.own import construct_own
 from fedskew.models.registry import MODELS, Classifier, Shape, construct

@@ -36,6 +36,7 @@ Factory = Callable[..., nn.Module]
 F = TypeVar("F", bound=Factory)
 CLASSIFIER = ("body", "head")
 VAE = ("encoder", "decoder")
+MADE = ("hidden", "output")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.nn import functional as F
 
+from fedskew.data.federation import Federation
+
 Tensors = dict[str, Tensor]
 Context = Mapping[str, Any]
 
@@ -76,6 +78,9 @@ class Objective:
 
     counts_steps: bool = False
     """Whether batches must say how many steps the client has made (annealed penalties)."""
+
+    def check(self, module: nn.Module, federation: Federation) -> None:
+        """Refuse a federation whose samples this objective makes no sense of."""
 
     def noise(self, module: nn.Module, samples: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the standard normal draws wanted for a batch of ``samples``."""

@@ -15,6 +15,10 @@ from fedskew.parts.objective import Bound, Tensors
 Groups = dict[str, Tensors]
 """Named groups of tensors: what a client keeps to itself, or what travels beside a model."""
 
+SHARED, PERSONAL, SAMPLE_WEIGHT, STEPS = "model", "personal", "sample_weight", "steps"
+"""Groups of a client's private state: its unshared parameters, its own model, the weights of its
+rows, and how many steps it has ever made (for objectives that change with time)."""
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -40,6 +44,8 @@ class Finished:
     rng: np.random.Generator
     agreed: np.random.Generator
     """Gives every client of the stage the same draws, in every round."""
+    log_ratio: Tensor | None = None
+    """Of each training sample, how much likelier it is anywhere than here, if that is known."""
 
     def model(self) -> Bound:
         """The trained model, ready for a forward pass in evaluation mode."""

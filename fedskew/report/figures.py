@@ -61,6 +61,7 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
     if is_drawn(path):
         return folder
     from fedskew.report import plots
+    from fedskew.report.weights import weighing_pictures
 
     result = read_json(Path(path) / "result.json")
     model, metric = str(result["primary_model"]), str(result["primary_metric"])
@@ -73,7 +74,8 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
         draw_matrices(Path(path), what, folder, what, name)
     weights = weight_table(Path(path))
     _save(folder, "weights", weights, lambda: plots.weights(weights, name))
-    for picture in chain(deployed_pictures(Path(path)), pictures(Path(path), federation, weights)):
+    of_models = pictures(Path(path), federation, weights)
+    for picture in chain(deployed_pictures(Path(path)), weighing_pictures(Path(path)), of_models):
         _save(folder, *picture)
     counts = partition_table(federation)
     title = f"{federation.name}: training samples of each class at each client"

@@ -30,11 +30,35 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Effective:
+    """What it took a method to score what the best other ever scored, mean over seeds.
+
+    ``own_best`` counts the seeds in which it never did: there its own best round counts.
+    ``megabytes`` and ``parameters`` are what a client sent and received by then; older runs do
+    not tell how many parameters.
+    """
+
+    rounds: float
+    own_best: int
+    megabytes: float
+    parameters: float | None
+
+    @property
+    def shown_rounds(self) -> str:
+        """
+        >>> Effective(12.33, own_best=1, megabytes=0.5, parameters=1e5).shown_rounds
+        '12.3 †'
+        """
+        return f"{round(self.rounds, 1):g}{' †' if self.own_best else ''}"
+
+
+@dataclass(frozen=True)
 class Standing:
     """One method's row: all scores are of the test split, over clients, averaged over seeds.
 
     ``model`` says which model was scored: "global", or each client's "personal" one.
     ``megabytes`` is what a run sent both ways; the pooled reference has none to tell.
+    ``effective`` is None for references and for whoever sends nothing.
     """
 
     method: str
@@ -48,6 +72,7 @@ class Standing:
     central: Spread | None
     unseen: Spread | None
     megabytes: float | None
+    effective: Effective | None
     seconds: float
     runs: tuple[Path, ...]
 
@@ -63,23 +88,37 @@ SCORES: dict[str, Callable[[Standing], Spread | None]] = {
 }
 
 
+EFFECTIVE: dict[str, Callable[[Effective], str]] = {
+    "effective rounds": lambda e: e.shown_rounds,
+    "effective MB": lambda e: f"{e.megabytes:.2f}",
+}
+
+
 def cells(leaderboard: Sequence[Standing], metric: str) -> tuple[list[str], list[list[str]]]:
     """Header and rows as text; columns that concern nobody are left out."""
     kept = {h: of for h, of in SCORES.items() if any(of(s) is not None for s in leaderboard)}
-    header = ["method", "model", *kept, "MB sent", "seconds"]
+    spent = EFFECTIVE if has_effective(leaderboard) else {}
+    header = ["method", "model", *kept, "MB sent", *spent, "seconds"]
     rows = []
     for standing in leaderboard:
         spreads = [of(standing) for of in kept.values()]
+        effective = standing.effective
         rows.append(
             [
                 f"{standing.method} *" if standing.reference else standing.method,
                 standing.model,
                 *("–" if spread is None else spread.show(metric) for spread in spreads),
                 "–" if standing.megabytes is None else f"{standing.megabytes:.1f}",
+                *("–" if effective is None else show(effective) for show in spent.values()),
                 f"{standing.seconds:.1f}",
             ]
         )
     return header, rows
+
+
+def has_effective(leaderboard: Sequence[Standing]) -> bool:
+    """Whether anybody has effective rounds to show."""
+    return any(standing.effective is not None for standing in leaderboard)
 
 
 def footnote(leaderboard: Sequence[Standing]) -> str:
@@ -123,15 +162,21 @@ def to_csv(leaderboard: Sequence[Standing], metric: str) -> str:
     writer = csv.writer(text, lineterminator="\n")
     names = [header.replace(" ", "_").replace("-", "_") for header in SCORES]
     spreads = [column for name in names for column in (name, f"{name}_std")]
+    spent = [
+        "effective_rounds", "own_best_seeds", "effective_megabytes", "effective_parameters",
+    ]  # fmt: skip
     writer.writerow(
-        ["method", "reference", "model", "metric", *spreads, "megabytes", "seconds", "runs"]
+        ["method", "reference", "model", "metric", *spreads, "megabytes", *spent, "seconds", "runs"]
     )
     for standing in leaderboard:
         numbers: list[float | None] = []
         for of in SCORES.values():
             spread = of(standing)
             numbers += [None, None] if spread is None else [spread.mean, spread.std]
-        known = ["" if n is None or math.isnan(n) else n for n in [*numbers, standing.megabytes]]
+        numbers.append(standing.megabytes)
+        e = standing.effective
+        numbers += [None] * 4 if e is None else [e.rounds, e.own_best, e.megabytes, e.parameters]
+        known = ["" if n is None or math.isnan(n) else n for n in numbers]
         runs = " ".join(path.name for path in standing.runs)
         writer.writerow(
             [

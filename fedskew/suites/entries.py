@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from fedskew.config import Choice
+from fedskew.costs import Exchange, cost
 from fedskew.errors import unknown
 from fedskew.suites.scores import ScoreName, client_score
 
@@ -113,6 +114,59 @@ class ClientNumbers(Part):
     where: str
     values: Annotated[dict[str, float], Field(min_length=1)]
     same: bool = True
+
+
+class PrintedEffort(Part):
+    """What the source printed of an arm's effective rounds and of what it sends in each."""
+
+    setting: str
+    arm: str
+    preparation: Annotated[int, Field(ge=0)] = Field(0, description="rounds before the main stage")
+    rounds: Annotated[int, Field(ge=0)] = Field(description="of the main stage")
+    preparation_parameters: Annotated[int, Field(ge=0)] = Field(
+        0, description="numbers a client sends in each round before the main stage"
+    )
+    parameters: Annotated[int, Field(ge=0)] = Field(description="and in each of the main stage")
+    cost: float | None = Field(None, description="numbers sent and received; none: not printed")
+    where: str
+
+    @model_validator(mode="after")
+    def _check(self) -> PrintedEffort:
+        if bool(self.preparation) != bool(self.preparation_parameters):
+            raise ValueError("preparation and preparation_parameters go together")
+        return self
+
+    @property
+    def computed(self) -> float:
+        """The cost that follows from its rounds and parameters."""
+        before = Exchange(self.preparation, self.preparation_parameters)
+        return cost([before, Exchange(self.rounds, self.parameters)])
+
+    @property
+    def numbers(self) -> float:
+        return self.computed if self.cost is None else self.cost
+
+
+class EffortPlan(Part):
+    """Who has to get how far before effective rounds are counted.
+
+    A baseline has to reach its own best score, a contender the best any baseline ever had.
+    """
+
+    baselines: Annotated[list[str], Field(min_length=1)]
+    contenders: Annotated[list[str], Field(min_length=1)]
+    printed: list[PrintedEffort] = []
+
+    @model_validator(mode="after")
+    def _check(self) -> EffortPlan:
+        for name in self.contenders:
+            if name in self.baselines:
+                raise ValueError(f"{name!r} is a baseline and a contender: take it out of one")
+        return self
+
+    @property
+    def arms(self) -> list[str]:
+        return [*self.contenders, *self.baselines]
 
 
 class Series(Part):

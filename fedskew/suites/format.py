@@ -14,6 +14,7 @@ from fedskew.errors import ConfigError, unknown
 from fedskew.suites.entries import (
     Arm,
     ClientNumbers,
+    EffortPlan,
     Fragment,
     Names,
     Number,
@@ -23,7 +24,10 @@ from fedskew.suites.entries import (
     Setting,
     Trade,
 )
-from fedskew.suites.scores import Headline, ScoreName, known_score
+from fedskew.suites.scores import CHEAPER, Headline, ScoreName, known_score
+
+OF_ALL_SETTINGS = ("effort", "boxes")
+"""Pictures of all settings together that are no series."""
 
 
 class Side(Part):
@@ -67,8 +71,9 @@ class Claim(Part):
             raise ValueError(f"kind {self.kind!r} compares arms: name the others in than")
         if self.beyond in self.on:
             raise ValueError(f"beyond {self.beyond!r} stands in on too: take it out of one of them")
-        for reference in (self.better, *self.than, *self.control):
-            self.side(reference)
+        asked = [self.side(name).score for name in (self.better, *self.than, *self.control)]
+        if CHEAPER in asked and self.kind != "above":
+            raise ValueError(f"score {CHEAPER!r} compares arms by itself: set kind to 'above'")
         return self
 
     def side(self, reference: str) -> Side:
@@ -94,6 +99,7 @@ class Suite(Part):
     clients_of: list[str] = Field([], description="arms whose clients are scored one by one")
     pictures: list[str] = Field([], description="arms whose samples from the prior are shown")
     follows: str = Field("", description="an arm whose divergence is shown beside its loss")
+    boxes: list[str] = Field([], description="arms whose clients' scores are drawn as boxes")
     portraits: dict[str, list[str]] = Field(
         {}, description="by arm, which figures of its run with seed 0 the page shows"
     )
@@ -103,6 +109,7 @@ class Suite(Part):
     arms: Annotated[list[Arm], Field(min_length=1)]
     series: list[Series] = Field([], description="settings along an axis")
     trades: list[Trade] = Field([], description="arms along an axis, by a score of theirs")
+    effort: EffortPlan | None = Field(None, description="whose effective rounds are counted")
     numbers: list[Number] = Field([], description="what the source printed")
     client_numbers: list[ClientNumbers] = Field([], description="of single clients")
     claims: list[Claim] = Field([], description="what is judged")
@@ -112,11 +119,23 @@ class Suite(Part):
         _unique("setting", [s.name for s in self.settings])
         _unique("arm", [a.name for a in self.arms])
         _unique("claim", [c.name for c in self.claims])
-        _unique("series", [*(s.name for s in self.series), *(t.name for t in self.trades)])
+        drawn = [*(s.name for s in self.series), *(t.name for t in self.trades)]
+        _unique("series", drawn)
+        for name in OF_ALL_SETTINGS:
+            if name in drawn:
+                raise ValueError(f"series {name!r}: pages have another picture of that name")
         for number in self.numbers:
             if number.word and number.word not in self.bands:
                 words = ", ".join(self.bands) or "none"
                 raise ValueError(f"numbers: {number.word!r} is no word of bands ({words})")
+        for claim in self.claims:
+            side = claim.side(claim.better)
+            contenders = self.effort.contenders if self.effort else ()
+            if side.score == CHEAPER and side.arm not in contenders:
+                raise ValueError(
+                    f"claim {claim.name!r}: score {CHEAPER!r} is one of contenders: "
+                    f"add {side.arm!r} to effort.contenders"
+                )
         for where, kind, names in self._references():
             known = [s.name for s in (self.settings if kind == "setting" else self.arms)]
             for name in names:
@@ -131,7 +150,11 @@ class Suite(Part):
         yield "clients_of", "arm", self.clients_of
         yield "pictures", "arm", self.pictures
         yield "follows", "arm", [self.follows] if self.follows else []
+        yield "boxes", "arm", self.boxes
         yield "portraits", "arm", self.portraits
+        if self.effort is not None:
+            yield "effort", "arm", [*self.effort.arms, *(p.arm for p in self.effort.printed)]
+            yield "effort", "setting", [printed.setting for printed in self.effort.printed]
         for setting in self.settings:
             yield f"setting {setting.name!r}", "arm", setting.arms or ()
         for name, scale in self.scales.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,14 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.costs import Effort, Spending, best_of, effort, score_curve, spending, times_cheaper
 from fedskew.deploy.confidence import aurc
 from fedskew.experiment import MAIN, Run
+from fedskew.folder import RunFolder
 from fedskew.models import seeded
 from fedskew.score import CENTRAL, Row
 from fedskew.store import read_json
 from fedskew.suites.scores import (
     AS_TRAINED,
     CENTRAL_METRICS,
+    CHEAPER,
     LOSSES,
     NEUTRAL,
     SHARES,
@@ -38,10 +40,14 @@ MADE_WITH = "made-with.json"
 
 @dataclass(frozen=True)
 class Measured:
-    """One finished run, read for its scores on test data; its curve follows the headline."""
+    """One finished run, read for its scores on test data; its curve follows the headline.
+
+    ``rivals`` are the baselines of the same setting and seed, where it is a contender.
+    """
 
     run: Run
     headline: Headline = "clients"
+    rivals: tuple[Measured, ...] = ()
 
     @cached_property
     def result(self) -> dict[str, Any]:
@@ -52,23 +58,26 @@ class Measured:
         """The headline score round by round: the clients' mean of the main model, or central."""
         if self.headline == "central":
             return self.central_curve
-        return self._over_rounds(self.run.rows(), self.result["primary_model"], "seen")
+        model, metric = self.result["primary_model"], self.result["primary_metric"]
+        return score_curve(self.run.rows(), model, metric)
 
     @cached_property
     def central_curve(self) -> dict[int, float]:
         """The global model's main score on the central test set, round by round."""
-        return self._over_rounds(self._few, "global", "central")
+        return score_curve(self._few, "global", self.result["primary_metric"], "central")
 
-    def _over_rounds(self, rows: Sequence[Row], model: str, on: str) -> dict[int, float]:
-        values: dict[int, list[float]] = {}
-        for row in rows:
-            if (
-                row.stage == MAIN and row.model == model and row.on == on
-                and row.adapted == "none" and row.split == "test"
-                and row.metric == self.result["primary_metric"]
-            ):  # fmt: skip
-                values.setdefault(row.round, []).append(row.value)
-        return {number: float(np.mean(scores)) for number, scores in sorted(values.items())}
+    @cached_property
+    def spending(self) -> Spending:
+        """What was sent until each round, beside the curve."""
+        records = RunFolder(self.run.path).records()
+        return spending(self.result, records, self.curve, bool(self.result["higher_is_better"]))
+
+    @cached_property
+    def effort(self) -> Effort | None:
+        """What it took to reach the best of the rivals, or without any the own best."""
+        rivals = [rival.spending for rival in self.rivals if rival.spending.sends]
+        target = best_of((rival.best for rival in rivals), self.spending.higher_is_better)
+        return effort(self.spending, None if math.isnan(target) else target)
 
     @cached_property
     def _few(self) -> list[Row]:
@@ -133,7 +142,7 @@ class Measured:
 
     def higher_is_better(self, score: ScoreName) -> bool:
         """Whether more speaks for an arm; of what is neither good nor bad it does."""
-        if score in NEUTRAL or score in SHARES or is_macro(score):
+        if score in (CHEAPER, *NEUTRAL, *SHARES) or is_macro(score):
             return True
         if score in LOSSES or score in ("rounds", "swing"):
             return False
@@ -173,6 +182,9 @@ class Measured:
             return float((self.result.get("privacy") or {}).get("epsilon", math.nan))
         if score == "parameters":
             return self._parameters
+        if score == CHEAPER:
+            rivals = [rival.spending for rival in self.rivals]
+            return times_cheaper(self.spending, rivals) if rivals else math.nan
         metric, main = self.result["primary_metric"], self.result["primary_model"]
         if score == "central":
             return self._found(at, "global", "central", metric)

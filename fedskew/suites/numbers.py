@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 
-from fedskew.suites.scores import WEIGHTS, ScoreName, in_points
+from fedskew.suites.scores import CHEAPER, WEIGHTS, ScoreName, in_points
 from fedskew.suites.statistics import Interval
 
 CELLS: dict[ScoreName, str] = {
     **dict.fromkeys(WEIGHTS, ".2f"), "weight-entropy": ".2f", "follows": ".2f", "kept": ".1f",
-    "parameters": ",.0f",
+    "parameters": ",.0f", CHEAPER: ".2f",
 }  # fmt: skip
 # A hundred clients share one: two digits would not tell their weights apart.
 DIFFERENCES: dict[ScoreName, str] = {
     **dict.fromkeys(WEIGHTS, ".4f"), "weight-entropy": ".4f", "kept": ".2f", "rounds": ".2f",
-    "parameters": ",.0f",
+    "parameters": ",.0f", CHEAPER: ".2f",
 }  # fmt: skip
 
 

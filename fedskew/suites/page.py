@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from fedskew.suites import boxes
 from fedskew.suites.clients import Data, client_table
+from fedskew.suites.effort import effort_tables
 from fedskew.suites.entries import Fallback
 from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell, cells, flat
@@ -135,6 +137,12 @@ def _tables(facts: Reproduction) -> list[str]:
     for name, label in labels.items():
         if name in facts.series:
             parts += [f"### {label}", f"![{label}]({facts.series[name]})"]
+    if found := effort_tables(suite, settings, results):
+        title = "Effective communication"
+        parts += [f"### {title}", *found, *_drawn(facts, "effort", title)]
+    if "boxes" in facts.series:
+        title = "Scores of all clients"
+        parts += [f"### {title}", boxes.ABOUT, *_drawn(facts, "boxes", title)]
     for setting in settings:
         arms = list(dict.fromkeys(cell.arm for cell in facts.plan if cell.setting == setting))
         label = suite.setting(setting).label
@@ -149,6 +157,10 @@ def _tables(facts: Reproduction) -> list[str]:
             parts += spread_tables(suite, setting, results, facts.data[setting])
         parts += [f"![{label}]({picture})" for picture in facts.figures.get(setting, ())]
     return parts
+
+
+def _drawn(facts: Reproduction, name: str, title: str) -> list[str]:
+    return [f"![{title}]({facts.series[name]})"] if name in facts.series else []
 
 
 def _set_up(facts: Reproduction) -> list[str]:

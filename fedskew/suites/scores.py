@@ -32,8 +32,10 @@ NEUTRAL: frozenset[str] = frozenset(
     {*WEIGHTS, "divergence", "follows", "weight-entropy", "kept", "parameters"}
 )
 """Neither good nor bad: a claim that asks for more gets a positive difference."""
+CHEAPER = "times-cheaper"
+"""The score of an arm that has to be compared with a suite's baselines, see its [effort]."""
 WHOLE_RUN: frozenset[str] = frozenset(
-    {"rounds", "swing", "first", "follows", "aurc", "epsilon", "parameters"}
+    {"rounds", "swing", "first", "follows", "aurc", "epsilon", "parameters", CHEAPER}
 )
 """Scores of all rounds together, or of a fixed one."""
 
@@ -84,6 +86,9 @@ MEANINGS: dict[str, str] = {
     "answering all; selected round, not adapted, smaller is better",
     "epsilon": "privacy spent over the whole run (epsilon), smaller is better",
     "parameters": "number of trained parameters of the model",
+    CHEAPER: "numbers a client of the cheapest baseline sends and receives until that baseline's "
+    "best round, divided by those of this arm until {curve} reaches the best of any baseline; a "
+    "run that never reaches it counts one round more than it had",
 }
 """What a page says of the scores that have a name of their own."""
 
@@ -174,4 +179,4 @@ def in_points(score: ScoreName, main_is_share: bool) -> bool:
     """Whether a score is printed as points of a hundred."""
     if score in SHARES or is_macro(score):
         return True
-    return main_is_share and score not in ("rounds", *NEUTRAL, *LOSSES)
+    return main_is_share and score not in ("rounds", CHEAPER, *NEUTRAL, *LOSSES)

@@ -143,7 +143,7 @@ def test_a_label_out_of_range_names_file_and_row(tmp_path: Path) -> None:
         load("mnist", tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in REGISTRY if name != "digits"])
+@pytest.mark.parametrize("name", [name for name in REGISTRY if REGISTRY[name].layouts])
 def test_missing_files_say_what_was_wanted_where_and_how_to_get_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,6 +438,30 @@ def test_chest_x_rays_are_owned_by_their_source(tmp_path: Path) -> None:
     assert rows == {("rsna", "normal", 0.2), ("rsna", "covid", 0.4), ("bimcv", "covid", 0.8)}
 
 
+def test_x_rays_are_normal_or_not(tmp_path: Path) -> None:
+    for source, kind in (("a", "covid"), ("a", "NORMAL"), ("b", "other"), ("b", "NORMAL")):
+        folder = tmp_path / "chest-xray" / source / kind
+        folder.mkdir(parents=True)
+        Image.new("L", (4, 4)).save(folder / "1.png")
+    stored = load("chest-xray", tmp_path)
+    assert [stored.class_names[i] for i in stored.y] == ["NORMAL", "covid", "NORMAL", "other"]
+    two = load("chest-xray", tmp_path, normal_or_not=True)
+    assert two.class_names == ("normal", "abnormal")
+    assert two.y.tolist() == [0, 1, 0, 1]
+    assert torch.equal(two.x, stored.x)
+    for source in ("a", "b"):
+        (tmp_path / "chest-xray" / source / "NORMAL" / "1.png").unlink()
+    with pytest.raises(DataError, match="chest-xray has no class 'normal', only covid, other"):
+        load("chest-xray", tmp_path, normal_or_not=True)
+
+
+@pytest.mark.real_data
+def test_about_half_of_the_real_x_rays_are_normal(data_dir: Path) -> None:
+    xray = load("chest-xray", data_dir, normal_or_not=True)
+    assert torch.bincount(xray.y).tolist() == [18 + 3 + 18 + 1571 + 3000, 9606 - 4610]
+    assert len(xray.owner_names) == 10
+
+
 def test_x_rays_sorted_by_split_are_not_taken_for_sources(tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / "chest_xray" / split / "NORMAL").mkdir(parents=True)
@@ -464,7 +488,7 @@ def test_unknown_names_offer_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="dataset 'digits' takes no options, but got 'writers'"):
         load("digits", writers=True)
     with pytest.raises(ConfigError, match="'writers' of dataset 'mnist' must be true or false"):
-        load("mnist", tmp_path, writers="yes")  # type: ignore[arg-type]
+        load("mnist", tmp_path, writers="yes")
 
 
 def test_digits_need_no_files_and_have_no_official_split() -> None:
@@ -480,10 +504,12 @@ def test_every_dataset_is_described_with_its_files() -> None:
     rows = {row.name: row for row in describe()}
     assert list(rows) == [
         "digits", "mnist", "fashion-mnist", "femnist", "cifar10", "cifar100", "gtsrb", "har",
-        "chest-xray",
+        "chest-xray", "gaussian-clients", "bernoulli-clients",
     ]  # fmt: skip
     assert rows["femnist"].files == ("femnist/data/all_data/all_data_*.json", "femnist.npz")
-    assert all(row.files for name, row in rows.items() if name != "digits")
+    assert {name for name, row in rows.items() if not row.files} == {
+        "digits", "gaussian-clients", "bernoulli-clients",
+    }  # fmt: skip
     assert list(rows["mnist"].options) == ["writers"]
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedskew.data.federation import Client, Federation
-from fedskew.data.skew import SKEWS, apply_skew, keyed_rng, rotate
+from fedskew.data.keyed import keyed_rng
+from fedskew.data.skew import SKEWS, apply_skew, rotate
 from fedskew.errors import ConfigError, DataError
 
 
@@ -244,7 +245,11 @@ def test_sixty_thousand_digits_turn_in_a_few_seconds():
 @pytest.mark.parametrize(
     ("skew", "error", "message"),
     [
-        ({"low": 3}, ConfigError, "a skew needs its kind, one of colour, noise, rotation"),
+        (
+            {"low": 3},
+            ConfigError,
+            "a skew needs its kind, one of colour, noise, rotation, selection",
+        ),
         ({"kind": "rotate"}, ConfigError, "did you mean 'rotation'"),
         ({**NOISE, "levle": 1.0}, ConfigError, "did you mean 'level'"),
         ({**NOISE, "level": -0.1}, ConfigError, "level .* at least 0"),
@@ -279,6 +284,6 @@ def test_samples_a_skew_cannot_change_are_refused(skew, x, message):
 
 
 def test_every_skew_says_what_it_does_and_which_knobs_it_has():
-    assert set(SKEWS) == {"rotation", "colour", "noise"}
+    assert set(SKEWS) == {"rotation", "colour", "noise", "selection"}
     assert SKEWS["noise"].knobs == {"level": 0.3, "clip": True}
     assert all(choice.summary.endswith(".") for choice in SKEWS.values())

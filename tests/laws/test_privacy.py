@@ -10,7 +10,8 @@ from helpers import OpenBackend, Tensors, every_method, method_site, run
 
 from fedskew.client import Outcome, Scored, ScoreTask, TrainTask
 from fedskew.parts.aggregate import ServerState
-from fedskew.site import PERSONAL, SHARED, Site
+from fedskew.parts.report import PERSONAL, SHARED
+from fedskew.site import Site
 
 
 class Wiretap(OpenBackend):

@@ -1,0 +1,217 @@
+"""Masked autoencoders that estimate densities (MADE): no output sees its own input or later ones.
+
+p(x) = Π p(x_d | earlier inputs): input d has the degree of its place in an order, hidden units
+have drawn degrees, and a connection stays only where degrees do not fall (to an output: where they
+rise). Orders and degrees come from ``mask_seed`` alone, never from a run's seed or a client, so
+that the models of all clients can be averaged and compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedskew.models.registry import MADE, Shape, register
+
+LEAST_LOG_SCALE = math.log(0.01)
+"""A feature that never varies would have an infinite density without a least deviation."""
+MOST_LOG_ODDS = 15.0
+"""A pixel that is always black would have a log-probability of minus infinity when it is not."""
+
+
+class MaskedLinear(nn.Linear):
+    """A linear layer without the connections where the mask is 0."""
+
+    mask: Tensor
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__(mask.shape[1], mask.shape[0])
+        # Not part of the state: it follows from the settings and never changes or travels.
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight * self.mask, self.bias)
+
+
+class Made(nn.Module):
+    """What both kinds share; all parameters are named ``hidden.*`` or ``output.*``.
+
+    Called as a whole, the model gives what describes each input's distribution given the earlier
+    ones, [samples, numbers an input, inputs]. A kind says what these numbers mean.
+    """
+
+    def __init__(
+        self, shape: Shape, hidden: Sequence[int], shuffled: bool, mask_seed: int, numbers: int
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        degrees = degrees_of(prod(shape), hidden, shuffled, mask_seed)
+        self.order: list[int] = np.argsort(degrees[0]).tolist()
+        layers: list[nn.Module] = []
+        for before, after in pairwise(degrees):
+            layers += [MaskedLinear(_mask(after[:, None] >= before)), nn.ReLU()]
+        self.hidden = nn.Sequential(nn.Flatten(), *layers)
+        seen = _mask(degrees[0][:, None] > degrees[-1])
+        self.output = MaskedLinear(seen.repeat(numbers, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        described: Tensor = self.output(self.hidden(self.prepared(x)))
+        return described.reshape(len(x), -1, len(self.order))
+
+    def prepared(self, x: Tensor) -> Tensor:
+        """Samples as the model takes them."""
+        return x
+
+    def log_conditionals(self, described: Tensor, x: Tensor) -> Tensor:
+        """log p(x_d | earlier inputs) of each sample and input, [samples, inputs]."""
+        raise NotImplementedError
+
+    def means(self, described: Tensor) -> Tensor:
+        """The mean of each input given the earlier ones, [samples, inputs]."""
+        raise NotImplementedError
+
+    def draw(self, described: Tensor, rng: np.random.Generator) -> Tensor:
+        """A value of one input for each sample, from the numbers that describe it."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def sample(self, count: int, rng: np.random.Generator) -> Tensor:
+        """Samples of the model, input by input in its order."""
+        _, first, *rest = self.hidden
+        assert isinstance(first, MaskedLinear)
+        from_input = (first.weight * first.mask).T
+        onwards: Callable[[Tensor], Tensor] = nn.Sequential(*rest)
+        weight, inputs = self.output.weight * self.output.mask, len(self.order)
+        x = first.weight.new_zeros(count, inputs)
+        # What a new value adds to the first layer is all that changes from input to input.
+        summed = first.bias.expand(count, -1).clone()
+        for place in self.order:
+            described = F.linear(
+                onwards(summed), weight[place::inputs], self.output.bias[place::inputs]
+            )
+            x[:, place] = self.draw(described, rng)
+            summed += x[:, place, None] * from_input[place]
+        return x.reshape(count, *self.shape)
+
+
+class BernoulliMade(Made):
+    """Binary inputs; grey ones in [0, 1] count as the probability of being 1.
+
+    Of grey inputs the value is no density (the two cases are not normalised for them), but the
+    difference of two models' values still compares them.
+    """
+
+    def __init__(
+        self, shape: Shape, hidden: Sequence[int], shuffled: bool, mask_seed: int, binarise: bool
+    ) -> None:
+        super().__init__(shape, hidden, shuffled, mask_seed, numbers=1)
+        self.binarise = binarise
+
+    def prepared(self, x: Tensor) -> Tensor:
+        return (x > 0.5).to(x.dtype) if self.binarise else x
+
+    def log_conditionals(self, described: Tensor, x: Tensor) -> Tensor:
+        odds = self._odds(described)
+        return -F.binary_cross_entropy_with_logits(
+            odds, self.prepared(x).flatten(1), reduction="none"
+        )
+
+    def means(self, described: Tensor) -> Tensor:
+        return self._odds(described).sigmoid()
+
+    def draw(self, described: Tensor, rng: np.random.Generator) -> Tensor:
+        uniform = torch.from_numpy(rng.random(len(described), dtype=np.float32))
+        return (uniform.to(described) < self._odds(described.unsqueeze(2))[:, 0].sigmoid()).to(
+            described
+        )
+
+    def _odds(self, described: Tensor) -> Tensor:
+        return described[:, 0].clamp(-MOST_LOG_ODDS, MOST_LOG_ODDS)
+
+
+class GaussianMade(Made):
+    """Real-valued inputs, each a mixture of Gaussians: log shares, means, log deviations."""
+
+    def __init__(
+        self, shape: Shape, hidden: Sequence[int], shuffled: bool, mask_seed: int, components: int
+    ) -> None:
+        super().__init__(shape, hidden, shuffled, mask_seed, numbers=3 * components)
+
+    def log_conditionals(self, described: Tensor, x: Tensor) -> Tensor:
+        log_share, mean, log_scale = self._components(described)
+        standard = (x.flatten(1).unsqueeze(1) - mean) * (-log_scale).exp()
+        log_density = -0.5 * standard.square() - log_scale - 0.5 * math.log(2.0 * math.pi)
+        return torch.logsumexp(log_share + log_density, dim=1)
+
+    def means(self, described: Tensor) -> Tensor:
+        log_share, mean, _ = self._components(described)
+        return (log_share.exp() * mean).sum(dim=1)
+
+    def draw(self, described: Tensor, rng: np.random.Generator) -> Tensor:
+        log_share, mean, log_scale = (t[:, :, 0] for t in self._components(described[:, :, None]))
+        below = log_share.exp().cumsum(dim=1)[:, :-1]
+        uniform = torch.from_numpy(rng.random((len(described), 1), dtype=np.float32)).to(described)
+        chosen = (uniform > below).sum(dim=1, keepdim=True)
+        noise = torch.from_numpy(rng.standard_normal(len(described), dtype=np.float32))
+        scale = log_scale.gather(1, chosen)[:, 0].exp()
+        return mean.gather(1, chosen)[:, 0] + scale * noise.to(described)
+
+    def _components(self, described: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        shares, mean, log_scale = described.chunk(3, dim=1)
+        return shares.log_softmax(dim=1), mean, log_scale.clamp(min=LEAST_LOG_SCALE)
+
+
+def degrees_of(
+    inputs: int, hidden: Sequence[int], shuffled: bool, mask_seed: int
+) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The degrees of the inputs and of each hidden layer's units.
+
+    Inputs have 1..D in their natural order or in a drawn one; a hidden unit has a number from the
+    least of the layer before it up to D - 1.
+    """
+    rng = np.random.default_rng(mask_seed)
+    order = np.arange(1, inputs + 1)
+    degrees = [rng.permutation(order) if shuffled else order]
+    for units in hidden:
+        least = int(degrees[-1].min())
+        degrees.append(rng.integers(least, max(inputs, least + 1), size=units))
+    return degrees
+
+
+def _mask(connected: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> Tensor:
+    return torch.from_numpy(connected.astype(np.float32))
+
+
+@register("made", parts=MADE)
+def made(
+    shape: Shape,
+    classes: int,
+    *,
+    hidden: Sequence[int] = (30,),
+    shuffled: bool = False,
+    mask_seed: int = 1,
+    binarise: bool = False,
+) -> BernoulliMade:
+    """MADE for binary or grey inputs in 0..1: one or more hidden layers, one mask for everybody."""
+    return BernoulliMade(shape, hidden, shuffled, mask_seed, binarise)
+
+
+@register("gaussian-made", parts=MADE)
+def gaussian_made(
+    shape: Shape,
+    classes: int,
+    *,
+    hidden: Sequence[int] = (64,),
+    components: int = 3,
+    shuffled: bool = False,
+    mask_seed: int = 1,
+) -> GaussianMade:
+    """MADE for real-valued inputs: each given the earlier ones is a mixture of Gaussians."""
+    return GaussianMade(shape, hidden, shuffled, mask_seed, components)
