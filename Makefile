@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test bench bench-similarity format clean
+.PHONY: demo test bench bench-similarity bench-ratios format clean
 
 demo: .stamps/core  ## compare a few methods on label-skewed digits
 	$(BIN)/fedskew compare fedavg fedprox scaffold ditto --config digits --seeds 3 --out results/demo
@@ -19,6 +19,9 @@ bench: .stamps/dev  ## speed against plain PyTorch, pfl and Flower, and against 
 
 bench-similarity: .stamps/dev  ## what the similarity matrix measures, costs and withstands
 	$(BIN)/python benchmarks/similarity.py
+
+bench-ratios: .stamps/dev  ## how near density-ratio estimators come to a known truth
+	$(BIN)/python -m benchmarks.ratios --out results/ratios
 
 format: .stamps/dev
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

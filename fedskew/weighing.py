@@ -27,7 +27,7 @@ Numbers = NDArray[np.float64]
 def told(federation: Federation, private: Mapping[str, Groups]) -> dict[str, Any] | None:
     """By client, how its weights came out; None where no seen client has any.
 
-    ``own_share`` is how much of the client's own density entered the one it was judged by.
+    ``power`` is what log ratios were multiplied by, if they were tempered.
     """
     samples = sum(len(client.train) for client in federation.clients)
     found: dict[str, Any] = {}
@@ -40,7 +40,7 @@ def told(federation: Federation, private: Mapping[str, Groups]) -> dict[str, Any
             "least": float(weights.min()),
             "most": float(weights.max()),
             "entropy": entropy,
-            "own_share": _number(weighing.get("share", math.nan)),
+            "power": _number(weighing.get("power", math.nan)),
             "trouble": int(weighing.get("trouble", FINE)),
             "leak": leak(len(client.train) / samples, entropy),
         }

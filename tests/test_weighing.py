@@ -24,7 +24,7 @@ def kept(
     weights: Any, entropy: float = np.nan, share: float = np.nan, trouble: int = FINE
 ) -> Groups:
     """A client's private state after its weights were estimated."""
-    numbers = {"entropy": entropy, "share": share, "trouble": float(trouble)}
+    numbers = {"entropy": entropy, "power": share, "trouble": float(trouble)}
     return {
         "sample_weight": {"w": torch.as_tensor(weights, dtype=torch.float32)},
         "weighing": {name: torch.tensor(v, dtype=torch.float64) for name, v in numbers.items()},
@@ -65,10 +65,10 @@ def test_a_client_is_told_by_its_size_worth_range_entropy_and_what_went_wrong() 
     assert found == {
         # (0.5 + 1.5)² / (0.25 + 2.25) = 1.6; two of eight training samples are its own.
         "c0": {"n": 2, "effective": pytest.approx(1.6), "least": 0.5, "most": 1.5,
-               "entropy": 40.0, "own_share": 0.3, "trouble": 0,
+               "entropy": 40.0, "power": 0.3, "trouble": 0,
                "leak": {"share": 0.25, "bits": 10.0}},
         "c1": {"n": 6, "effective": 6.0, "least": 1.0, "most": 1.0,
-               "entropy": 20.0, "own_share": None, "trouble": 3,
+               "entropy": 20.0, "power": None, "trouble": 3,
                "leak": {"share": 0.75, "bits": 15.0}},
     }  # fmt: skip
 

@@ -61,7 +61,7 @@ def weighed(unweighed: Run, folder: Path, known: bool, estimated: bool = True) -
 
 
 def state(weights: torch.Tensor, entropy: float, trouble: int) -> Groups:
-    numbers = {"entropy": entropy, "share": 1.0, "trouble": float(trouble)}
+    numbers = {"entropy": entropy, "power": 1.0, "trouble": float(trouble)}
     return {
         "sample_weight": {"w": weights / weights.mean()},
         "weighing": {name: torch.tensor(value) for name, value in numbers.items()},

@@ -10,6 +10,7 @@ from fedskew.errors import ConfigError
 from fedskew.methods.discrepancy import based_on
 from fedskew.methods.generative import classless
 from fedskew.parts.density import DensityLoss, KeepBest
+from fedskew.parts.objective import Erm
 from fedskew.parts.ratio import Estimator, KeepDensity, SampleWeights
 from fedskew.recipe import Card, Recipe, Reduction, Stage, find, method
 
@@ -33,7 +34,11 @@ TRAIN: dict[str, Any] = {
     ),
 )
 def made(base: str | Mapping[str, Any] = "fedavg") -> Recipe:
-    _, recipe = classless(base)
+    name, recipe = classless(base)
+    if recipe.extends or recipe.prepares or recipe.objective != Erm():
+        raise ConfigError(
+            f"base = {name!r} brings a loss, a model or stages of its own, which no MADE can take."
+        )
     return replace(recipe, objective=DensityLoss())
 
 
@@ -87,8 +92,17 @@ def feddisk(
     ):  # fmt: skip
         if value < 1:
             raise ConfigError(f"{knob} must be at least 1, not {value}.")
-    train = {**TRAIN, "patience": density_patience, **(density_train or {})}
-    model = {"name": density} if isinstance(density, str) else dict(density)
+    own = {} if density_train is None else density_train
+    if not isinstance(own, Mapping) or "rounds" in own:
+        raise ConfigError(
+            f"density_train must be settings of [train] but rounds (see density_rounds and "
+            f"local_epochs), like {{lr = 0.001}}, not {own!r}."
+        )
+    train = {**TRAIN, "patience": density_patience, **own}
+    model = {"name": density} if isinstance(density, str) else density
+    if not isinstance(model, Mapping) or not isinstance(model.get("name"), str):
+        raise ConfigError(f"density must name a model, like 'made', not {density!r}.")
+    model = dict(model)
     together = Stage(
         "density", made(), density_rounds, {"epochs": 2, **train}, model,
         hands_over=(KeepDensity(warm),), hands="selected", score_every=1,

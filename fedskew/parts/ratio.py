@@ -24,7 +24,7 @@ from fedskew.parts.report import SAMPLE_WEIGHT, SHARED, Finished, Report, Report
 Estimator = Literal["likelihood", "sampled", "cross-fitted", "literal", "oracle", "equal"]
 EVERYBODY = "global_density"
 WEIGHING = "weighing"
-FOLDS, UNITS, EPOCHS, PATIENCE, LEAST_GAIN = 5, 100, 100, 5, 1e-3
+FOLDS, UNITS, EPOCHS, PATIENCE, LEAST_GAIN = 5, 100, 50, 5, 5e-3
 """Of classifiers: parts of the data, hidden units, most epochs, epochs without a gain in loss."""
 HALVINGS = 30
 FINE, NOT_FINITE, TOO_FEW, ALL_EQUAL = range(4)
@@ -110,6 +110,9 @@ def sampled(evidence: Evidence) -> Estimate:
     white with the probability of their value.
     """
     made = made_of(evidence.everybody)
+    if not _finite(*evidence.everybody.tensors.values()):
+        # Drawn bits would not show it: no number is below a chance that is none.
+        return Estimate(torch.full((len(evidence.x),), math.nan))
     drawn = made_like(evidence.everybody).sample(len(evidence.x), evidence.rng).flatten(1)
     own = made.prepared(evidence.x).flatten(1)
     if isinstance(made, BernoulliMade):

@@ -63,9 +63,9 @@ def _config(
     values = merged(
         below,
         arm.config,
+        method_table(arm.method),
         arm.on.get(dataset, {}),
         arm.on.get(setting.name, {}),
-        method_table(arm.method),
         scale.by_arm.get(arm.name, {}),
         last,
         {"seed": seed},

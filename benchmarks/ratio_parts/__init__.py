@@ -1,0 +1,1 @@
+"""The parts of docs/results/density-ratio.md: what is run, measured, drawn and told."""
