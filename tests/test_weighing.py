@@ -21,10 +21,10 @@ from fedskew.weighing import SAMPLE_WEIGHTS, agreement, load_weights, save, told
 
 
 def kept(
-    weights: Any, entropy: float = np.nan, share: float = np.nan, trouble: int = FINE
+    weights: Any, entropy: float = np.nan, power: float = np.nan, trouble: int = FINE
 ) -> Groups:
     """A client's private state after its weights were estimated."""
-    numbers = {"entropy": entropy, "power": share, "trouble": float(trouble)}
+    numbers = {"entropy": entropy, "power": power, "trouble": float(trouble)}
     return {
         "sample_weight": {"w": torch.as_tensor(weights, dtype=torch.float32)},
         "weighing": {name: torch.tensor(v, dtype=torch.float64) for name, v in numbers.items()},
@@ -58,7 +58,7 @@ def near(federation: Federation, seed: int = 4) -> dict[str, Groups]:
 def test_a_client_is_told_by_its_size_worth_range_entropy_and_what_went_wrong() -> None:
     federation = toy_federation(sizes=(2, 6))
     private = {
-        "c0": kept([0.5, 1.5], entropy=40.0, share=0.3),
+        "c0": kept([0.5, 1.5], entropy=40.0, power=0.3),
         "c1": kept(np.ones(6), entropy=20.0, trouble=ALL_EQUAL),
     }
     found = told(federation, private)

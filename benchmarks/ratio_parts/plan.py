@@ -24,7 +24,7 @@ LAWS = {
     "`selection`)",
 }
 DIMENSIONS, SHIFTS, STRENGTHS, SEEDS = (2, 20, 200, 784), (1.0, 2.0), (1.0, 3.0), 3
-OWNERS, ROWS, IMAGES, PIXELS = 10, 500, 20_000, 784
+OWNERS, ROWS, IMAGES, PIXELS = 10, 500, 10_000, 784
 TEST, VALIDATION = 0.2, 0.15
 DRAWN = (("gaussian", 20, 1.0), ("bernoulli", 20, 1.0), ("digits", PIXELS, 3.0))
 """The federations one client of which is drawn sample by sample."""
