@@ -34,7 +34,7 @@ from fedskew.models import seeded
 from fedskew.models.registry import MODELS
 from fedskew.parts.report import Groups
 from fedskew.parts.select import EVERYTHING, only
-from fedskew.recipe import Adapt, Phase, Recipe, Stage, find
+from fedskew.recipe import Adapt, ModelChoice, Phase, Recipe, Stage, find
 from fedskew.report.figures import draw_run, is_drawn
 from fedskew.score import Row
 from fedskew.server import Handed, Progress, RoundRecord, Rounds, federate, tensor_bytes
@@ -234,6 +234,9 @@ def _run_stages(
 ) -> None:
     recipe = find(config.method.name).recipe(**config.method.knobs)
     stages = [*recipe.prepares, Stage(MAIN, recipe)]
+    for stage in stages:
+        # What the last stage refuses should not be told after the first has run for hours.
+        checked_model(config, federation, stage)
     private: dict[str, Groups] = {}
     handed = Handed()
     sent: dict[str, int] = {}
@@ -280,26 +283,8 @@ def make_site(
 
     ``memory`` is what the server was handed: a recipe that invents its data makes them of it.
     """
-    chosen = Named(**stage.model) if stage.model else config.model
-    module = seeded(
-        chosen.name, federation.sample_shape, federation.classes,
-        seed=torch_seed(config.seed, stage.name, "model"), **chosen.knobs,
-    )  # fmt: skip
-    if stage.recipe.extends:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
-            module = stage.recipe.extends(module)
-    _check_parts(config.method.name, chosen.name, module, stage.recipe)
-    module = with_stream_dropout(module)
-    train = _train_section(config, stage)
-    if train.optimiser != "sgd" and any(report.needs_sgd for report in stage.recipe.reports):
-        raise ConfigError(
-            f"method {config.method.name!r} reads gradients off the way its clients went: "
-            f"it needs train.optimiser = 'sgd', not {train.optimiser!r}."
-        )
-    stage.recipe.objective.check(module, federation)
-    for report in (*stage.recipe.reports, *stage.hands_over):
-        report.check(federation)
+    module = checked_model(config, federation, stage)
+    chosen, train = _model_of(config, federation, stage), _train_section(config, stage)
     invented = None
     if stage.recipe.invents is not None:
         rng = stream(config.seed, stage.name, "invented")
@@ -322,15 +307,48 @@ def make_site(
     )
 
 
+def _model_of(config: Config, federation: Federation, stage: Stage) -> Named:
+    if isinstance(stage.model, ModelChoice):
+        return Named(**stage.model.fitting(federation))
+    return Named(**stage.model) if stage.model else config.model
+
+
+def checked_model(config: Config, federation: Federation, stage: Stage) -> nn.Module:
+    """The model a stage begins with, if its recipe, the settings and the data go together."""
+    chosen = _model_of(config, federation, stage)
+    module = seeded(
+        chosen.name, federation.sample_shape, federation.classes,
+        seed=torch_seed(config.seed, stage.name, "model"), **chosen.knobs,
+    )  # fmt: skip
+    if stage.recipe.extends:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
+            module = stage.recipe.extends(module)
+    _check_parts(config.method.name, chosen.name, module, stage.recipe)
+    module = with_stream_dropout(module)
+    train = _train_section(config, stage)
+    if train.optimiser != "sgd" and any(report.needs_sgd for report in stage.recipe.reports):
+        raise ConfigError(
+            f"method {config.method.name!r} reads gradients off the way its clients went: "
+            f"it needs train.optimiser = 'sgd', not {train.optimiser!r}."
+        )
+    stage.recipe.objective.check(module, federation)
+    for report in (*stage.recipe.reports, *stage.hands_over):
+        report.check(federation)
+    return module
+
+
 def _check_parts(method: str, name: str, module: nn.Module, recipe: Recipe) -> None:
     """Refuse a model that lacks what the method's objective calls."""
     parts = dict(module.named_children())
     missing = [part for part in recipe.objective.needs if part not in parts]
     if missing:
-        wanted = " and ".join(f"a {part}" for part in recipe.objective.needs)
+        wanted = " and ".join(
+            f"{'an' if part[0] in 'aeiou' else 'a'} {part}" for part in recipe.objective.needs
+        )
         fitting = sorted(n for n, e in MODELS.items() if set(missing) <= set(e.parts))
         raise ConfigError(
-            f"method {method!r} needs a model with {wanted.replace('a e', 'an e')}, which "
+            f"method {method!r} needs a model with {wanted}, which "
             f"{name!r} is not: choose from {', '.join(fitting)}."
         )
 
@@ -386,7 +404,7 @@ def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
         score_every=evaluate.every if stage.score_every is None else stage.score_every,
         lr_decay=train.lr_decay,
         lr_steps=tuple(train.lr_steps),
-        adapts=adaptations(config, site),
+        adapts=adaptations(config, site) if stage.name == MAIN else (),
         matrix_rounds=None if evaluate.matrix_rounds is None else tuple(evaluate.matrix_rounds),
     )
 

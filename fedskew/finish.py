@@ -170,6 +170,13 @@ def save_models(site: Site, backend: LocalBackend, progress: Progress, folder: P
             save_tensors(path, backend.personal_model(client.name, state.sent_to(client.name)))
 
 
+def _more_is_better(metric: str, primary: bool) -> bool:
+    """Whether the worst client is the one with least; ``primary`` says it of the main metric."""
+    if metric.endswith("loss"):
+        return False
+    return primary or metric.endswith("accuracy")
+
+
 def summary(
     config: Config,
     site: Site,
@@ -189,7 +196,7 @@ def summary(
         {
             "at": at, "round": number, "model": model, "on": on, "adapted": how, "split": split,
             "metric": metric,
-            **asdict(summarise([r.value for r in group], higher or metric.endswith("accuracy"))),
+            **asdict(summarise([r.value for r in group], _more_is_better(metric, higher))),
         }
         for at, number in (("last", last), ("selected", selected))
         for (model, on, how, split, metric), group in by_group(

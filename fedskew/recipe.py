@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError, unknown
 from fedskew.parts.aggregate import Aggregator, Mean
 from fedskew.parts.correct import Correction
@@ -81,6 +82,13 @@ class Recipe:
     """Changes the model before anything else, e.g. to give it a second head."""
 
 
+class ModelChoice:
+    """Base of what picks a stage's model by looking at the data."""
+
+    def fitting(self, federation: Federation) -> dict[str, Any]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Stage:
     """A recipe that runs before another, and what it hands over.
@@ -94,7 +102,7 @@ class Stage:
     recipe: Recipe
     rounds: int | None = None
     train: dict[str, Any] = field(default_factory=dict)
-    model: dict[str, Any] | None = None
+    model: dict[str, Any] | ModelChoice | None = None
     hands_over: tuple[Report, ...] = ()
     hands: Literal["last", "selected"] = "last"
     """Which round's model is handed over: the last, or the one with the best validation score."""

@@ -29,6 +29,7 @@ SEEN, UNSEEN = [f"c{k}" for k in range(4)], ["c4"]
 MODELS: dict[str, dict[str, Any]] = {
     "head": {"name": "mlp", "hidden": [5]},
     "decoder": {"name": "beta-vae", "hidden": [5]},
+    "output": {"name": "gaussian-made", "hidden": [5]},
     "classifier": {"name": "dense-civae", "hidden": [5], "decoder_hidden": [5], "latent": 2},
 }
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.methods.discrepancy import based_on
 from fedskew.methods.generative import classless
-from fedskew.parts.density import DensityLoss, KeepBest
-from fedskew.parts.objective import Erm
+from fedskew.parts.density import DensityLoss, KeepBest, within_unit
 from fedskew.parts.ratio import Estimator, KeepDensity, SampleWeights
-from fedskew.recipe import Card, Recipe, Reduction, Stage, find, method
+from fedskew.recipe import Card, ModelChoice, Recipe, Reduction, Stage, find, method
 
 TRAIN: dict[str, Any] = {
     "optimiser": "adam", "lr": 0.003, "momentum": 0.0, "weight_decay": 0.0, "lr_decay": 1.0,
     "lr_steps": [], "batch_size": 32,
 }  # fmt: skip
 """How MADEs train unless the user says otherwise, whatever the classifier does."""
+
+
+@dataclass(frozen=True)
+class FittingMade(ModelChoice):
+    """The MADE of the data's kind: for values in 0..1, or for any."""
+
+    def fitting(self, federation: Federation) -> dict[str, Any]:
+        return {"name": "made" if within_unit(federation) else "gaussian-made"}
 
 
 @method(
@@ -34,11 +42,7 @@ TRAIN: dict[str, Any] = {
     ),
 )
 def made(base: str | Mapping[str, Any] = "fedavg") -> Recipe:
-    name, recipe = classless(base)
-    if recipe.extends or recipe.prepares or recipe.objective != Erm():
-        raise ConfigError(
-            f"base = {name!r} brings a loss, a model or stages of its own, which no MADE can take."
-        )
+    _, recipe = classless(base)
     return replace(recipe, objective=DensityLoss())
 
 
@@ -57,7 +61,8 @@ def made(base: str | Mapping[str, Any] = "fedavg") -> Recipe:
                "MADE), 'cross-fitted' (the paper's classifier, held out), 'literal' (the paper's), "
                "'oracle' (the truth, where known), 'equal' (all 1)",
                "clip": "no weight above this or below 1/this, before they are scaled, > 1",
-               "density": "the density model: 'made' or 'gaussian-made', or {name = …, knob = …}",
+               "density": "the density model, a name or {name = …, knob = …}; for just 'made', "
+               "'gaussian-made' takes its place where inputs lie outside 0..1",
                "density_rounds": "at most so many rounds for everybody's MADE",
                "density_patience": "rounds without a better validation loss that end it",
                "density_train": "settings of [train] for MADEs, e.g. {lr = 0.001, epochs = 1}",
@@ -99,10 +104,10 @@ def feddisk(
             f"local_epochs), like {{lr = 0.001}}, not {own!r}."
         )
     train = {**TRAIN, "patience": density_patience, **own}
-    model = {"name": density} if isinstance(density, str) else density
-    if not isinstance(model, Mapping) or not isinstance(model.get("name"), str):
+    given = {"name": density} if isinstance(density, str) else density
+    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
         raise ConfigError(f"density must name a model, like 'made', not {density!r}.")
-    model = dict(model)
+    model = FittingMade() if density == "made" else dict(given)
     together = Stage(
         "density", made(), density_rounds, {"epochs": 2, **train}, model,
         hands_over=(KeepDensity(warm),), hands="selected", score_every=1,

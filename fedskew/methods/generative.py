@@ -30,6 +30,7 @@ from fedskew.parts.generative import (
     RememberingMean,
     VaeLoss,
 )
+from fedskew.parts.objective import Erm
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, NOTHING
 from fedskew.recipe import Card, Recipe, Stage, method
@@ -57,7 +58,9 @@ def classless(base: str | Mapping[str, Any]) -> tuple[str, Recipe]:
     chosen = [recipe.shares, *(phase.trains for phase in recipe.trains)]
     parts = {part for select in chosen for part in (*select.only, *select.but)}
     if parts & set(CLASSIFIER) or any(phase.objective for phase in recipe.trains):
-        raise ConfigError(f"base = {name!r} is made for classifiers, which a VAE is not.")
+        raise ConfigError(f"base = {name!r} is made for classifiers, which this model is not.")
+    if recipe.objective != Erm() or recipe.extends or recipe.prepares:
+        raise ConfigError(f"base = {name!r} brings a loss, a model or stages of its own.")
     return name, recipe
 
 

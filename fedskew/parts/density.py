@@ -27,8 +27,8 @@ class DensityLoss(Objective):
     higher_is_better = False
 
     def check(self, module: nn.Module, federation: Federation) -> None:
-        low, high = (float(value) for value in federation.x.aminmax())
-        if isinstance(module, BernoulliMade) and not (low >= 0 and high <= 1):
+        if isinstance(module, BernoulliMade) and not within_unit(federation):
+            low, high = federation.x.aminmax()
             raise ConfigError(
                 f"model 'made' needs values in [0, 1], but these span {low:g} to {high:g}: set "
                 "federation.normalise = 'unit', or choose 'gaussian-made'."
@@ -39,6 +39,12 @@ class DensityLoss(Objective):
 
     def scores(self, model: Bound, batch: Batch) -> Tensors:
         return {"loss": -log_conditionals(model, batch.x).sum(dim=1)}
+
+
+def within_unit(federation: Federation) -> bool:
+    """Whether all values lie in 0..1, as a MADE of binary or grey inputs needs them."""
+    low, high = federation.x.aminmax()
+    return float(low) >= 0 and float(high) <= 1
 
 
 def log_conditionals(model: Bound, x: Tensor) -> Tensor:

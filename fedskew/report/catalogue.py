@@ -60,7 +60,7 @@ def datasets() -> dict[str, Entry]:
             row.summary,
             ", ".join(row.options),
             {
-                "files": "\n".join(row.files) or "none: it is embedded",
+                "files": "\n".join(row.files) or "none: it is embedded or made up",
                 "how to get it": row.get,
                 **{f"options.{option}": text for option, text in row.options.items()},
             },
@@ -130,9 +130,9 @@ CATALOGUES: dict[str, Callable[[], dict[str, Entry]]] = {
 
 def _choice(choice: Any) -> Entry:
     documentation = (inspect.getdoc(choice.function) or "").partition("\n")[2].strip()
-    sections = {"settings": _described(choice.knobs), "more": documentation}
+    sections = {"settings": _described(choice.all_knobs), "more": documentation}
     shown = {title: text for title, text in sections.items() if text}
-    return Entry(choice.name, choice.summary, _inline(choice.knobs), shown)
+    return Entry(choice.name, choice.summary, _inline(choice.all_knobs), shown)
 
 
 def _inline(values: Mapping[str, Any]) -> str:

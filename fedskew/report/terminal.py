@@ -69,6 +69,7 @@ def run_summary(run: Run) -> str:
         lines += ["", *_scores(run.result), *_judged(run.result), *_found_by_the_server(run)]
         lines += _sample_weights(run.result.get("sample_weights") or {})
         lines += [f"note: {note.splitlines()[0]}" for note in run.result["notes"]]
+        lines += [f"warning: {warning}" for warning in run.result.get("warnings", ())]
     return "\n".join([*lines, *_troubles(records)])
 
 

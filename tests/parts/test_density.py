@@ -170,7 +170,7 @@ def test_a_round_that_explains_nothing_is_not_kept_over_one_that_did() -> None:
         ("fedbabu", "base = 'fedbabu' is made for classifiers"),
         ({"name": "fedrep"}, "base = 'fedrep' is made for classifiers"),
         *(
-            (base, f"base = '{base}' brings a loss, a model or stages of its own, which no MADE")
+            (base, f"base = '{base}' brings a loss, a model or stages of its own")
             for base in ("fedrod", "per-fedavg", "vae", "feddisk", "latent-weights")
         ),
     ],
