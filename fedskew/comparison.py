@@ -13,6 +13,7 @@ from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run, make_federation, resolve, run
 from fedskew.folder import RunFolder
+from fedskew.parts.density import DensityLoss
 from fedskew.parts.generative import VaeLoss
 from fedskew.recipe import find, methods
 from fedskew.report.figures import draw_comparison
@@ -165,6 +166,8 @@ def _chosen(methods: Iterable[str | Mapping[str, Any]], references: bool) -> lis
 def _reference(role: str, beside: Named) -> Named:
     """A reference that minimises what the method beside it does."""
     objective = find(beside.name).recipe(**beside.knobs).objective
+    if isinstance(objective, DensityLoss):
+        return Named(name="made", base=role)
     if not isinstance(objective, VaeLoss):
         return Named(name=role)
     changed = {k: v for k, v in asdict(objective).items() if v != getattr(VaeLoss, k)}
@@ -173,7 +176,7 @@ def _reference(role: str, beside: Named) -> Named:
 
 def _role(method: Named) -> str | None:
     """Which reference a method is, if it is one."""
-    name = method.knobs["base"] if method.name == "vae" else method.name
+    name = method.knobs["base"] if method.name in ("vae", "made") else method.name
     return str(name) if name in REFERENCES else None
 
 

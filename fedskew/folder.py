@@ -44,6 +44,7 @@ class RunFolder:
     ``matrices/``         numbers about pairs of clients, one CSV a kind and chosen round
     ``stages.json``       finished stages other runs may take over, and all that decided them
     ``result.json``       the summary; its presence means the run is finished
+    ``sample_weights.npz`` every training sample's weight, where a method weighs samples
     ``models/``           the models as safetensors; ``figures/`` pictures and their data
     """
 

@@ -23,7 +23,7 @@ LAWS = {
     "digits": "MNIST dealt at random, each client keeping rows by where they lie (skew "
     "`selection`)",
 }
-DIMENSIONS, SHIFTS, STRENGTHS, SEEDS = (2, 20, 200, 784), (1.0, 2.0), (1.0, 3.0), 3
+DIMENSIONS, SHIFTS, STRENGTHS, SEEDS = (2, 20, 200, 784), (1.0, 2.0), (1.0, 3.0), 2
 OWNERS, ROWS, IMAGES, PIXELS = 10, 500, 10_000, 784
 TEST, VALIDATION = 0.2, 0.15
 DRAWN = (("gaussian", 20, 1.0), ("bernoulli", 20, 1.0), ("digits", PIXELS, 3.0))
