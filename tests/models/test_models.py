@@ -15,7 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fedskew.errors import ConfigError
 from fedskew.models import Classifier, Vae, build, describe, redrawn, seeded
 from fedskew.models.civae import CIVAE, Civae
-from fedskew.models.registry import CLASSIFIER, MODELS
+from fedskew.models.made import Made, MaskedLinear
+from fedskew.models.registry import CLASSIFIER, MADE, MODELS
 
 GREY = (1, 28, 28)
 COLOUR = (3, 32, 32)
@@ -29,6 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
 CLASSIFIERS = sorted(name for name, entry in MODELS.items() if entry.parts == CLASSIFIER)
 VAES = sorted(name for name, entry in MODELS.items() if entry.parts == ("encoder", "decoder"))
 CIVAES = sorted(name for name, entry in MODELS.items() if entry.parts == CIVAE)
+MADES = sorted(name for name, entry in MODELS.items() if entry.parts == MADE)
 RUNNING_STATISTICS = {"cnn-bn", "resnet18"}
 STACKABLE = [
     (name, knobs)
@@ -101,7 +103,7 @@ def test_every_parameter_is_in_one_of_the_parts_the_model_is_registered_with(nam
 
     assert parts == list(MODELS[name].parts)
     assert {parameter.split(".")[0] for parameter, _ in model.named_parameters()} <= set(parts)
-    assert name in CLASSIFIERS + VAES + CIVAES
+    assert name in CLASSIFIERS + VAES + CIVAES + MADES
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -113,12 +115,15 @@ def test_all_a_classifier_holds_outside_its_body_is_one_linear_layer(name: str) 
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_nothing_works_in_place_and_only_batchnorm_has_buffers(name: str) -> None:
-    modules = list(build(name, GREY, 10, **SMALL.get(name, {})).modules())
+def test_nothing_works_in_place_and_only_batchnorm_has_buffers_that_travel(name: str) -> None:
+    model = build(name, GREY, 10, **SMALL.get(name, {}))
+    modules = list(model.modules())
 
     assert not any(getattr(module, "inplace", False) for module in modules)
     with_buffers = {type(m) for m in modules if list(m.buffers(recurse=False))}
-    assert with_buffers == ({nn.BatchNorm2d} if name in RUNNING_STATISTICS else set())
+    masks = {MaskedLinear} if name in MADES else set()
+    assert with_buffers == ({nn.BatchNorm2d} if name in RUNNING_STATISTICS else masks)
+    assert not any(entry.endswith("mask") for entry in model.state_dict())
 
 
 def published_cnn(x: Tensor, w: list[Tensor]) -> Tensor:
@@ -186,6 +191,8 @@ class Loss(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        if isinstance(self.model, Made):
+            return -self.model.log_conditionals(self.model(x), x).sum(dim=1).mean()
         if not isinstance(self.model, Vae):
             return F.cross_entropy(self.model(x), y)
         mean, log_variance = self.model.encoder(x).chunk(2, dim=1)
@@ -356,7 +363,8 @@ def test_describe_lists_every_model_with_its_defaults() -> None:
 
     assert list(cards) == [
         *("beta-vae", "cnn", "cnn-babu", "cnn-bn", "cnn-groupnorm", "conv-civae", "conv-vae"),
-        *("dense-civae", "femnist-cnn", "har-mlp", "logistic", "mlp", "resnet18"),
+        *("dense-civae", "femnist-cnn", "gaussian-made", "har-mlp", "logistic", "made", "mlp"),
+        "resnet18",
     ]
     assert cards["beta-vae"].knobs == {"latent": 2, "hidden": (512, 256)}
     assert cards["conv-vae"].knobs == {"latent": 128}
