@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import assert_close, copied, make_site
 from torch import Tensor, nn
+from torch.distributions import Categorical, MixtureSameFamily, Normal
 from torch.nn import functional as F
 
 from fedskew.data.federation import Client, Federation
@@ -18,7 +19,9 @@ from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
 from fedskew.models import Civae, Vae, describe, seeded
+from fedskew.models.made import Made
 from fedskew.parts.civae import CivaeLoss
+from fedskew.parts.density import DensityLoss
 from fedskew.parts.generative import VaeLoss
 from fedskew.recipe import Phase, Recipe
 from fedskew.site import Settings
@@ -44,11 +47,24 @@ def images() -> Federation:
     )  # fmt: skip
 
 
+def density_loss_of(described: Tensor, x: Tensor) -> Tensor:
+    """What a MADE has to minimise: of one number an input log odds, of more a mixture."""
+    if described.shape[1] == 1:
+        loss = F.binary_cross_entropy_with_logits(described[:, 0], x, reduction="sum")
+        return loss / len(x)
+    shares, mean, log_scale = described.transpose(1, 2).chunk(3, dim=2)
+    mixture = MixtureSameFamily(Categorical(logits=shares), Normal(mean, log_scale.exp()))
+    found: Tensor = -mixture.log_prob(x).sum() / len(x)  # type: ignore[no-untyped-call]
+    return found
+
+
 def loss_of(model: nn.Module, x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
     """Cross-entropy, or what a VAE with β = 20 has to minimise, for one code drawn a sample.
 
     A class-informed one has three times the cross-entropy of its codes on top.
     """
+    if isinstance(model, Made):
+        return density_loss_of(model(x), x.flatten(1))
     if not isinstance(model, Vae):
         return F.cross_entropy(model(x), y)
     mean, log_variance = model.encoder(x).chunk(2, dim=1)
@@ -73,6 +89,8 @@ def test_a_model_trains_as_in_a_plain_loop(name: str, chunk: int) -> None:
     lr, recipe, latent = 0.02, Recipe(), 0
     if isinstance(model, Vae):
         lr, recipe, latent = 5e-3, Recipe(objective=VaeLoss(beta=20.0)), model.latent
+    if isinstance(model, Made):
+        lr, recipe = 1e-3, Recipe(objective=DensityLoss())
     if isinstance(model, Civae):
         recipe = Recipe(objective=CivaeLoss(beta=20.0, scale=1.0, kl="sum"))
     settings = Settings(Optimiser("sgd", lr), epochs=1, batch_size=4)
