@@ -26,8 +26,8 @@ EVERYBODY = "global_density"
 WEIGHING = "weighing"
 FOLDS, UNITS, EPOCHS, PATIENCE, LEAST_GAIN = 5, 100, 50, 5, 5e-3
 """Of classifiers: parts of the data, hidden units, most epochs, epochs without a gain in loss."""
-PLATEAU = 1e-4
-"""A smaller gain in the published classifier's loss, which falls slowly, is none."""
+PLATEAU, MOST_EPOCHS = 1e-4, 200
+"""Of the published classifier, whose loss falls slowly: a smaller gain is none."""
 HALVINGS = 30
 FINE, NOT_FINITE, TOO_FEW, ALL_EQUAL = range(4)
 """What became of a client's weights; but for the first, they are all 1."""
@@ -143,7 +143,7 @@ def literal(evidence: Evidence) -> Estimate:
     judge = _judge(evidence.rng, solver="sgd", learning_rate_init=0.01, momentum=0.0)
     both, labels = np.concatenate([own.numpy(), of_all.numpy()]), np.repeat([0, 1], len(own))
     least, waited = math.inf, 0
-    for _ in range(10 * EPOCHS):
+    for _ in range(MOST_EPOCHS):
         judge.partial_fit(both, labels, classes=[0, 1])
         gained = judge.loss_ < least - PLATEAU
         least, waited = (judge.loss_, 0) if gained else (least, waited + 1)
