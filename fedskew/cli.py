@@ -22,6 +22,7 @@ from rich.console import Console
 
 from fedskew.deploy import commands
 from fedskew.errors import FedskewError, unknown
+from fedskew.listing import Listing, count
 
 if TYPE_CHECKING:
     from fedskew.progress import Observer
@@ -113,16 +114,42 @@ def run(
     typer.echo(run_summary(done))
 
 
-@app.command()
+@app.command(cls=Listing)
 def compare(
     methods: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Methods, with settings of their own where wanted: fedprox:mu=0.1 "
             "(fedskew list methods).",
             metavar="METHOD...",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    objectives: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What clients minimise, for scores out of domain: erm irm:lam=10 …, or all; each "
+            "is run with every aggregator. Methods stand before it.",
+            metavar="NAME...",
+            show_default=False,
+        ),
+    ] = None,
+    aggregators: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Who combines them: fedavg fedprox:mu=0.1 …, or all; fedavg if there are none.",
+            metavar="NAME...",
+            show_default=False,
+        ),
+    ] = None,
+    leave_out: Annotated[
+        str,
+        typer.Option(
+            help="For rule left-out: so many more runs of each pair and seed, each without one "
+            "client, or all.",
+            metavar="N|all",
+        ),
+    ] = "0",
     config: Annotated[
         str | None,
         typer.Option(
@@ -148,6 +175,10 @@ def compare(
 
     'local' (no federation) and 'central' (all data pooled) come along as references. Repeat the
     command to go on after an interruption; finished runs are not run again.
+
+    With --objectives a matrix of objectives by aggregators follows: scores on clients nobody
+    trained with or, without any (federation.unseen), on the central test set; one table a rule of
+    choosing the round (last, validation, left-out, oracle).
     """
     from fedskew.comparison import compare as compare_methods
     from fedskew.config import apply_overrides, make_config, read_toml
@@ -156,8 +187,11 @@ def compare(
     settings = make_config(apply_overrides(values, overrides or ()))
     with _watching() as watch:
         comparison = compare_methods(
-            methods,
+            methods or (),
             settings,
+            objectives=objectives or (),
+            aggregators=aggregators or (),
+            leave_out=count("--leave-out", leave_out),
             seeds=seeds,
             out=out,
             data_dir=data_dir,

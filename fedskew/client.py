@@ -14,6 +14,7 @@ from fedskew.engine.streams import stream
 from fedskew.parts.aggregate import Update
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import (
+    MEMORY,
     PERSONAL,
     SAMPLE_WEIGHT,
     SHARED,
@@ -100,6 +101,7 @@ def train_clients(
     steps = {t.client: 0 for t in tasks}
     losses: dict[str, float] = {}
     errors: dict[str, str] = {}
+    memories: dict[str, Groups] = {t.client: {} for t in tasks}
     for number, phase in enumerate(site.recipe.trains):
         going = [t for t in tasks if t.client not in errors]
         if not going:
@@ -122,6 +124,7 @@ def train_clients(
                 sample_weight=private[t.client].get(SAMPLE_WEIGHT, {}).get("w"),
                 key=(site.seed, site.stage, "train", number, t.client, t.round),
                 steps_before=_steps_before(private[t.client]),
+                memory=private[t.client].get(f"{MEMORY}-{number}", {}),
             )
             for t in going
         ]
@@ -130,6 +133,8 @@ def train_clients(
                 errors[task.client] = "its parameters are not finite after training"
             elif isinstance(result, Trained):
                 models[phase.model][task.client] = result.tensors
+                if result.memory:
+                    memories[task.client][f"{MEMORY}-{number}"] = result.memory
                 if phase.model == "shared":
                     steps[task.client] += result.steps
                     losses[task.client] = result.loss
@@ -141,7 +146,7 @@ def train_clients(
         if name in errors:
             return Outcome(name, error=errors[name])
         trained = models["shared"][name]
-        keeps: Groups = {}
+        keeps: Groups = dict(memories[name])
         if site.private:
             keeps[SHARED] = {n: trained[n] for n in site.private}
         if site.recipe.objective.counts_steps:

@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from fedskew.config import Config, Named, apply_overrides, make_config
-from fedskew.data.federation import Federation
+from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, make_federation, resolve, run
-from fedskew.folder import RunFolder
+from fedskew.experiment import Run, resolve
+from fedskew.matrix import Given, Pair, label, own_label, pairs, parse_method
 from fedskew.parts.density import DensityLoss
 from fedskew.parts.generative import VaeLoss
-from fedskew.recipe import find, methods
+from fedskew.recipe import find
+from fedskew.report.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
 from fedskew.report.figures import draw_comparison
 from fedskew.report.leaderboard import Standing, has_effective, to_csv, to_markdown, to_text
 from fedskew.report.standings import common_metric, standings
-from fedskew.score import Row
-from fedskew.server import Progress, RoundRecord
+from fedskew.runner import Observer, Runner
+from fedskew.selection import Count, Members, curves_of, folds, left_out_of
 from fedskew.store import make_folder, write_atomically
 
 REFERENCES = ("local", "central")
 """No federation, and all data in one place: what any method must be held against."""
 
 
-class Observer(Protocol):
-    """Somebody who wants to know how far a comparison is."""
-
-    def begin(self, config: Config, position: int, total: int) -> None: ...
-
-    def __call__(self, progress: Progress, record: RoundRecord, rows: Sequence[Row]) -> None: ...
-
-    def end(self, run: Run, repeated: bool) -> None: ...
-
-
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison: who stands where, and the folder with tables, figures and runs."""
+    """A finished comparison: who stands where, and the folder with tables, figures and runs.
+
+    ``matrix`` has the scores out of domain where objectives were crossed with aggregators.
+    """
 
     path: Path
     metric: str
@@ -47,6 +39,7 @@ class Comparison:
     seeds: tuple[int, ...]
     leaderboard: tuple[Standing, ...]
     remarks: tuple[str, ...] = field(default=())
+    matrix: Matrix | None = None
 
     def to_markdown(self) -> str:
         """The leaderboard as a Markdown table with its remarks."""
@@ -76,13 +69,17 @@ class Comparison:
 
     def __str__(self) -> str:
         table = to_text(self.leaderboard, self.metric)
-        return "\n".join([table, "", self.caption, *self.remarks])
+        crossed = [] if self.matrix is None else ["", str(self.matrix)]
+        return "\n".join([table, "", self.caption, *self.remarks, *crossed])
 
 
 def compare(
-    methods: Iterable[str | Mapping[str, Any]],
+    methods: Iterable[Given] = (),
     config: Config | Mapping[str, Any] | None = None,
     *,
+    objectives: Iterable[Given] | str = (),
+    aggregators: Iterable[Given] | str = (),
+    leave_out: Count = 0,
     seeds: int = 1,
     out: str | Path = "results",
     data_dir: str | Path | None = None,
@@ -96,6 +93,10 @@ def compare(
     the split follows the seed unless the config fixes it. ``local`` and ``central`` come along
     unless ``references`` is false. Finished runs in ``out`` are not run again.
 
+    Every one of ``objectives`` is run with every one of ``aggregators``, and the result has a
+    matrix of scores out of domain, a table for each rule of model selection. One rule needs runs
+    that leave one client out each: ``leave_out`` of them for each pair and seed, or "all".
+
     >>> import tempfile
     >>> quick = {"model": "logistic", "train": {"rounds": 2}}
     >>> table = compare(["fedavg"], quick, out=tempfile.mkdtemp())
@@ -105,62 +106,53 @@ def compare(
     base = config if isinstance(config, Config) else make_config(config or {})
     if seeds < 1:
         raise ConfigError(f"seeds must be at least 1, not {seeds}.")
-    chosen = _chosen(methods, references)
-    numbers = tuple(range(base.seed, base.seed + seeds))
-    folder = Path(out)
-    runs = _run_all(base, chosen, numbers, folder, data_dir, watch)
-    comparison = _ranked(folder, runs, numbers)
+    crossed = {label(pair.method): pair for pair in pairs(objectives, aggregators)}
+    if leave_out != 0 and not crossed:
+        raise ConfigError("leave-out chooses rounds for objectives: name some objectives.")
+    chosen = _chosen(methods, crossed.values(), references)
+    configs = {
+        seed: {
+            name: resolve(base.model_copy(update={"method": method, "seed": seed}))
+            for name, method in chosen.items()
+        }
+        for seed in range(base.seed, base.seed + seeds)
+    }
+    directory = None if data_dir is None else Path(data_dir)
+    runner = Runner(Path(out) / "runs", directory, watch)
+    first = configs[base.seed]
+    some = [first[name] for name in crossed][:1]
+    each = sum(len(folds(config, runner.members(config), leave_out)) for config in some)
+    runner.check(first.values())
+    runner.total = seeds * (len(chosen) + each * len(crossed))
+    runs: dict[str, list[Run]] = {name: [] for name in chosen}
+    for own in configs.values():
+        for name, config in own.items():
+            runs[name].append(runner.run(config))
+    comparison = _ranked(Path(out), runs, tuple(configs))
+    if crossed:
+        without = _leave_out(runner, configs, list(crossed), leave_out)
+        comparison = replace(comparison, matrix=_matrix(crossed, runs, without))
     _write(comparison)
     return comparison
 
 
-def parse_method(text: str) -> Named:
-    """A method as the command line names it.
-
-    >>> parse_method("fedprox:mu=0.1,weights=uniform").knobs
-    {'mu': 0.1, 'weights': 'uniform'}
-    >>> parse_method("my_rules:median:trim=2").name
-    'my_rules:median'
-    """
-    name, colon, knobs = text.partition(":")
-    if colon and name not in methods() and "=" not in knobs.partition(":")[0]:
-        function, colon, knobs = knobs.partition(":")
-        name = f"{name}:{function}"
-    # A comma inside a list is not followed by another setting's name and equals sign.
-    settings = re.split(r",(?=\s*\w+\s*=)", knobs) if knobs else []
-    if colon and not settings:
-        raise ConfigError(f"method {text!r} wants settings after the colon, like 'fedprox:mu=0.1'.")
-    for setting in settings:
-        if "=" not in setting:
-            raise ConfigError(f"method {text!r} wants name=value, not {setting!r}.")
-    return Named(**{**apply_overrides({}, settings), "name": name.strip()})
-
-
-def label(method: Named) -> str:
-    """A method with those of its settings that are not the default.
-
-    >>> label(Named(name="fedprox", mu=0.1, weights="size"))
-    'fedprox (mu=0.1)'
-    """
-    defaults = find(method.name).defaults
-    changed = [f"{k}={v}" for k, v in sorted(method.knobs.items()) if defaults.get(k) != v]
-    return f"{method.name} ({', '.join(changed)})" if changed else method.name
-
-
-def _chosen(methods: Iterable[str | Mapping[str, Any]], references: bool) -> list[Named]:
-    """Each method once, its settings checked before anything runs."""
+def _chosen(
+    methods: Iterable[Given], crossed: Iterable[Pair], references: bool
+) -> dict[str, Named]:
+    """Each method once, by its label, its settings checked before anything runs."""
     if isinstance(methods, str):
         methods = [methods]
-    given = [parse_method(m) if isinstance(m, str) else Named(**m) for m in methods]
+    given = [pair.method for pair in crossed]
+    given += [parse_method(m) if isinstance(m, str) else Named(**m) for m in methods]
     if not given:
-        raise ConfigError("compare needs at least one method.")
+        raise ConfigError("compare needs at least one method, or objectives.")
     if references:
         given += [_reference(name, given[0]) for name in REFERENCES]
     chosen: dict[str, Named] = {}
     for method in given:
         find(method.name).recipe(**method.knobs)
         chosen.setdefault(label(method), method)
-    return list(chosen.values())
+    return chosen
 
 
 def _reference(role: str, beside: Named) -> Named:
@@ -180,37 +172,65 @@ def _role(method: Named) -> str | None:
     return str(name) if name in REFERENCES else None
 
 
-def _run_all(
-    base: Config,
-    methods: Sequence[Named],
-    seeds: Sequence[int],
-    out: Path,
-    data_dir: str | Path | None,
-    watch: Observer | None,
-) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {label(method): [] for method in methods}
-    total, position = len(methods) * len(seeds), 0
-    directory = None if data_dir is None else Path(data_dir)
-    configs = {
-        seed: [resolve(base.model_copy(update={"method": m, "seed": seed})) for m in methods]
-        for seed in seeds
+def _leave_out(
+    runner: Runner, configs: Mapping[int, Mapping[str, Config]], names: Sequence[str], count: Count
+) -> dict[tuple[str, int], list[Run]]:
+    """Runs without one client each, by pair and seed; all pairs leave the same clients out."""
+    plans: dict[int, dict[str, list[Config]]] = {}
+    for seed, own in configs.items():
+        members = runner.members(own[names[0]])
+        # In another split fewer clients may have validation data than in the first.
+        most = count if count == "all" else min(count, len(members.validated))
+        plans[seed] = {name: folds(own[name], members, most) for name in names}
+    runner.total = runner.position + sum(len(p) for plan in plans.values() for p in plan.values())
+    found: dict[tuple[str, int], list[Run]] = {(n, seed): [] for n in names for seed in configs}
+    for seed, plan in plans.items():
+        for same_client in zip(*plan.values(), strict=True):
+            for name, config in zip(plan, same_client, strict=True):
+                done = runner.run(config, draw=False, without=left_out_of(config))
+                found[name, seed].append(done)
+    return found
+
+
+def _matrix(
+    crossed: Mapping[str, Pair],
+    runs: Mapping[str, Sequence[Run]],
+    without: Mapping[tuple[str, int], Sequence[Run]],
+) -> Matrix:
+    """What each rule of model selection makes of every pair."""
+    cells = {
+        name: (own_label(pair.objective), own_label(pair.aggregator))
+        for name, pair in crossed.items()
     }
-    for seed in seeds:
-        federation: Federation | None = None
-        for method, config in zip(methods, configs[seed], strict=True):
-            position += 1
-            finished = RunFolder.of(config, out / "runs").is_finished
-            if not finished and federation is None:
-                federation = make_federation(config, directory)
-            if watch:
-                watch.begin(config, position, total)
-            done = run(
-                config, out=out / "runs", data_dir=directory, watch=watch, federation=federation
-            )
-            if watch:
-                watch.end(done, finished)
-            runs[label(method)].append(done)
-    return runs
+    picks: list[Pick] = []
+    for name, cell in cells.items():
+        for done in runs[name]:
+            seed = done.config.seed
+            picks += picks_of(cell, seed, curves_of(done, without[name, seed]))
+    first = runs[next(iter(cells))]
+    members = [Members.found_in(done.rows()) for done in first]
+    result = first[0].result
+    return Matrix(
+        objectives=tuple(dict.fromkeys(objective for objective, _ in cells.values())),
+        aggregators=tuple(dict.fromkeys(aggregator for _, aggregator in cells.values())),
+        metric=result["primary_metric"],
+        higher_is_better=result["higher_is_better"],
+        target=UNSEEN if members[0].unseen else CENTRAL_TEST,
+        seeds=len(first),
+        picks=tuple(picks),
+        silent=tuple(sorted({name for found in members for name in found.silent})),
+        remarks=tuple(_warnings({cells[name][0]: runs[name][0] for name in cells})),
+    )
+
+
+def _warnings(runs: Mapping[str, Run]) -> Iterator[str]:
+    """What runs warned of, each sentence once, with the names of those it is about."""
+    about: dict[str, list[str]] = {}
+    for name, done in runs.items():
+        for sentence in done.result["warnings"]:
+            about.setdefault(sentence, []).append(name)
+    for sentence, names in about.items():
+        yield sentence if len(names) == len(runs) else f"{', '.join(names)}: {sentence}"
 
 
 def _ranked(out: Path, runs: Mapping[str, Sequence[Run]], seeds: tuple[int, ...]) -> Comparison:
@@ -250,5 +270,10 @@ def _write(comparison: Comparison) -> None:
     folder = make_folder(comparison.path)
     write_atomically(folder / "leaderboard.csv", comparison.to_csv().encode())
     write_atomically(folder / "leaderboard.md", comparison.to_markdown().encode())
+    matrix = comparison.matrix
+    if matrix is not None:
+        write_atomically(folder / "matrix.csv", matrix.to_csv().encode())
+        write_atomically(folder / "matrix.md", matrix.to_markdown().encode())
     runs = {standing.method: standing.runs for standing in comparison.leaderboard}
-    draw_comparison(folder, runs, comparison.metric)
+    pictures = [] if matrix is None else [matrix.picture()]
+    draw_comparison(folder, runs, comparison.metric, pictures)

@@ -88,6 +88,11 @@ class FederationSection(Section):
     )
     test_samples: Positive | None = Field(None, description="thin the published test data")
     skew: list[Choice] = []
+    environments: Choice = Field(
+        Named(name="auto"),
+        description="what tells a client's samples apart for objectives that look for what does "
+        "not change: 'auto' (what a skew made, else random), 'random', 'owner' or 'none'",
+    )
     features: dict[str, Any] | None = Field(
         None, description="fewer or scaled features: {top = 144, scale = 'client' or 'feature'}"
     )
@@ -178,8 +183,14 @@ class Config(Section):
         return self.seed if self.federation.seed is None else self.federation.seed
 
     def resolved(self) -> dict[str, Any]:
-        """All settings, defaults written out, as plain values."""
-        return self.model_dump(mode="json")
+        """All settings, defaults written out, as plain values.
+
+        But for one that is younger than runs named without it: it is written down only if given.
+        """
+        values = self.model_dump(mode="json")
+        if values["federation"]["environments"] == {"name": "auto"}:
+            del values["federation"]["environments"]
+        return values
 
     @property
     def digest(self) -> str:

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from fedskew.backends import Backend
 from fedskew.backends.local import LocalBackend
 from fedskew.client import DescribeTask
-from fedskew.config import Config, Named, TrainSection, make_config
+from fedskew.config import Config, FederationSection, Named, TrainSection, make_config
 from fedskew.data.build import build
 from fedskew.data.datasets import REGISTRY, load
+from fedskew.data.environments import whole_where_small, with_environments
 from fedskew.data.federation import Client, Federation
 from fedskew.data.own import load_function, load_own
 from fedskew.data.partition import PARTITIONS
+from fedskew.data.presets import PRESETS, expanded
 from fedskew.engine.dropout import with_stream_dropout
 from fedskew.engine.graph import Graphs
 from fedskew.engine.optim import Optimiser
@@ -95,11 +97,27 @@ def load_run(path: str | Path) -> Run:
     return Run(Path(path))
 
 
+def spelled_out(section: FederationSection) -> FederationSection:
+    """The section with the base dataset and the skew that a preset stands for."""
+    if section.dataset not in PRESETS:
+        return section
+    found = expanded(section.dataset, section.options, section.normalise)
+    return section.model_copy(
+        update={
+            "dataset": found.dataset,
+            "options": {},
+            "normalise": found.normalise,
+            "skew": [Named(**found.skew), *section.skew],
+        }
+    )
+
+
 def resolve(config: Config) -> Config:
     """The same config with the defaults of its method and partition written out.
 
     So the hash that names a run changes when a default does.
     """
+    config = config.model_copy(update={"federation": spelled_out(config.federation)})
     method = find(config.method.name)
     method.recipe(**config.method.knobs)
     updates: dict[str, Any] = {
@@ -118,7 +136,8 @@ def resolve(config: Config) -> Config:
 
 def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
     """The federation a config describes."""
-    section = config.federation
+    section = spelled_out(config.federation)
+    environments = {"kind": section.environments.name, **section.environments.knobs}
     wanted: dict[str, Any] = {
         name: getattr(section, name) for name in ("normalise", "classes", "image")
     }
@@ -132,7 +151,8 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
                     f"federation.{name} cannot change what {section.dataset!r} returns: let the "
                     "function do it."
                 )
-        return load_function(section.dataset, **section.options)
+        own = load_function(section.dataset, **section.options)
+        return with_environments(own, environments, config.split_seed)
     if section.dataset in REGISTRY:
         dataset = load(section.dataset, data_dir, **wanted, **section.options)
     elif Path(section.dataset).exists():
@@ -141,7 +161,8 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
                 raise unknown("option of your own data", name, ("label", "image_size"))
         dataset = load_own(section.dataset, **wanted, **section.options)
     else:
-        raise unknown("dataset (nor is it a file or folder)", section.dataset, REGISTRY)
+        known = [*REGISTRY, *PRESETS]
+        raise unknown("dataset (nor is it a file or folder)", section.dataset, known)
     return build(
         dataset,
         partition=section.partition.name,
@@ -158,6 +179,7 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
         public=section.public,
         by_segment=section.by_segment,
         features=section.features,
+        environments=environments,
     )
 
 
@@ -203,6 +225,7 @@ def run(
         return Run(folder.path)
     directory = None if data_dir is None else Path(data_dir)
     federation = federation or make_federation(config, directory)
+    federation = whole_where_small(federation, config.train.batch_size)
     if not folder.is_finished:
         with folder.opened(config, fingerprint(federation)):
             _run_stages(config, federation, folder, watch)
@@ -332,7 +355,7 @@ def checked_model(config: Config, federation: Federation, stage: Stage) -> nn.Mo
             f"method {config.method.name!r} reads gradients off the way its clients went: "
             f"it needs train.optimiser = 'sgd', not {train.optimiser!r}."
         )
-    stage.recipe.objective.check(module, federation)
+    stage.recipe.objective.check(module, federation, train.batch_size)
     for report in (*stage.recipe.reports, *stage.hands_over):
         report.check(federation)
     return module

@@ -220,7 +220,10 @@ def summary(
             last, per_round or len(site.federation.clients), len(site.federation.clients)
         ),
         "failures": sum(len(record.failures) for record in records),
-        "warnings": list(warnings(site.federation)),
+        "warnings": [
+            *warnings(site.federation),
+            *site.recipe.objective.remarks(site.federation),
+        ],
         "seconds": folder.seconds(),
         "plan": site.plan.as_dict(),
         "model": {"name": config.model.name, "knobs": config.model.knobs},

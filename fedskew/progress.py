@@ -105,11 +105,12 @@ class Observer:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def begin(self, config: Config, position: int = 1, total: int = 1) -> None:
-        """A run starts, or is taken up again."""
-        from fedskew.comparison import label
+    def begin(self, config: Config, position: int = 1, total: int = 1, without: str = "") -> None:
+        """A run starts, or is taken up again; ``without`` is the client it leaves out."""
+        from fedskew.matrix import label
 
-        self.name = f"{label(config.method)}, seed {config.seed}"
+        left_out = f", without {without}" if without else ""
+        self.name = f"{label(config.method)}, seed {config.seed}{left_out}"
         self.position, self.total = position, total
         self.planned = stretches(config)
         self.latest, self.round = None, None
@@ -147,8 +148,8 @@ class Plain(Observer):
         super().__init__()
         self.console = console
 
-    def begin(self, config: Config, position: int = 1, total: int = 1) -> None:
-        super().begin(config, position, total)
+    def begin(self, config: Config, position: int = 1, total: int = 1, without: str = "") -> None:
+        super().begin(config, position, total, without)
         self.first: tuple[int, float] | None = None
 
     def show(self, progress: Progress, record: RoundRecord, stretch: Stretch) -> None:
@@ -210,10 +211,12 @@ class Live(Observer):
     def __exit__(self, *error: object) -> None:
         self.bars.stop()
 
-    def begin(self, config: Config, position: int = 1, total: int = 1) -> None:
-        super().begin(config, position, total)
+    def begin(self, config: Config, position: int = 1, total: int = 1, without: str = "") -> None:
+        super().begin(config, position, total, without)
         if total > 1 and self.overall is None:
             self.overall = self.bars.add_task("all runs", total=total, note="")
+        if self.overall is not None:
+            self.bars.update(self.overall, total=total)
         self.stage, stretch = next(iter(self.planned.items()))
         self._next_bar(stretch, done=0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -112,6 +112,7 @@ class Site:
     def training(self, phase: Phase, lr_factor: float = 1.0) -> Training:
         """The engine's view of a phase; its traced steps are kept from round to round."""
         objective = phase.objective or self.recipe.objective
+        environments = self.federation.environments if objective.by_environment else 1
         optimiser = self.settings.optimiser
         lr = (optimiser.lr if phase.lr is None else phase.lr) * lr_factor
         if phase not in self._trainings:
@@ -123,23 +124,28 @@ class Site:
                 raise ConfigError(f"the model has no parameters to train in its {part}.")
             # How long a phase lasts and how fast it goes changes nothing about its steps.
             step = replace(phase, epochs=None, lr=None)
+            buffers = tuple(sorted(self.initial.keys() & dict(self.module.named_buffers())))
+            memory = objective.memory(environments)
             self._trainings[phase] = Training(
-                _gradient(self.module, objective, phase),
+                _gradient(self.module, objective, phase, environments, (*buffers, *memory)),
                 trained=trained,
-                buffers=tuple(sorted(self.initial.keys() & dict(self.module.named_buffers()))),
+                buffers=buffers,
                 optimiser=optimiser,
                 batch_size=self.settings.batch_size,
                 epochs=epochs,
                 chunk=self.plan.chunk,
                 x=self.x,
                 y=self.y,
-                environment=self.federation.environment,
-                environments=objective.environments,
+                environment=self.federation.environment if environments > 1 else None,
+                environments=environments,
+                memory=memory,
                 noise=partial(objective.noise, self.module),
                 pads=not trains_batch_statistics(self.module),
                 counts_steps=objective.counts_steps,
                 drops=any(isinstance(layer, StreamDropout) for layer in modules),
-                graphs=self.graphs.setdefault((step, objective, optimiser.is_plain), {}),
+                graphs=self.graphs.setdefault(
+                    (step, objective, optimiser.is_plain, environments), {}
+                ),
             )
         # A copy that shares the traced steps: the learning rate is this caller's own.
         training = copy.copy(self._trainings[phase])
@@ -157,21 +163,25 @@ class Site:
         return self.received(sent, private)
 
 
-def _gradient(module: nn.Module, objective: Objective, phase: Phase) -> Step:
-    """What a phase's client follows on one batch: the objective's gradient, corrected."""
+def _gradient(
+    module: nn.Module, objective: Objective, phase: Phase, environments: int, held: Sequence[str]
+) -> Step:
+    """What a phase's client follows on one batch: the objective's gradient, corrected.
+
+    ``held`` names the buffers and memory that come back beside it, in this order.
+    """
 
     def gradient(
         trained: Tensors, fixed: Tensors, context: dict[str, Any], batch: dict[str, Any]
     ) -> list[Tensor]:
         key = batch.pop("key", None)
         with dropout_key(key):
-            gradients, loss, buffers = objective.gradient(
-                module, trained, fixed, Batch(**batch), context
+            gradients, loss, moved = objective.gradient(
+                module, trained, fixed, Batch(**batch, environments=environments), context
             )
         for correction in phase.corrects:
             gradients = correction.correct(gradients, trained, context)
-        moved = [buffers[name] for name in sorted(buffers)]
-        return [*(gradients[name] for name in trained), loss, *moved]
+        return [*(gradients[name] for name in trained), loss, *(moved[name] for name in held)]
 
     return gradient
 
@@ -187,8 +197,8 @@ def context_of(
 ) -> dict[str, Any]:
     """What a phase's parts asked to read about a client that trains on these rows, by name.
 
-    "received" is the model as sent, "class_counts" the rows' labels, "lr" the step size; any
-    other name is a group of the client's private state or of the server's broadcast, and reads
+    "received" is the model as sent, "class_counts" the rows' labels, "lr" the step size, "adaptive"
+    1 if steps are Adam's and else 0; any other name is a group of the client's private state or of the server's broadcast, and reads
     as zeros until somebody has written it.
     """
     objective = phase.objective or site.recipe.objective
@@ -200,6 +210,8 @@ def context_of(
             context[name] = site.class_counts(rows)
         elif name == "lr":
             context[name] = torch.tensor(training.optimiser.lr, device=site.x.device)
+        elif name == "adaptive":
+            context[name] = torch.tensor(float(training.optimiser.kind == "adam")).to(site.x.device)
         elif name in private:
             context[name] = private[name]
         elif name in broadcast:

@@ -16,15 +16,17 @@ from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import write_atomically, write_json
 from fedskew.suites.boxes import draw_boxes
-from fedskew.suites.clients import look
+from fedskew.suites.clients import Data, look
 from fedskew.suites.cost_figure import draw_costs
 from fedskew.suites.curves import draw_coverage, draw_shots, draw_trades
 from fedskew.suites.effort import with_rivals
 from fedskew.suites.entries import Fallback
 from fedskew.suites.figure import draw, draw_series
+from fedskew.suites.folds import fold_cells
 from fedskew.suites.format import Suite, find_suite, load_suite, suites
 from fedskew.suites.grid import Cell, cells, missing_datasets
-from fedskew.suites.machine import provenance
+from fedskew.suites.machine import Provenance, provenance
+from fedskew.suites.matrix import draw_maps
 from fedskew.suites.measure import MADE_WITH, Measured
 from fedskew.suites.page import Reproduction, page
 from fedskew.suites.pictures import draw_divergence, draw_portraits, draw_samples
@@ -49,6 +51,7 @@ class Step:
         """One line for people."""
         cell = self.cell
         place = f"[{self.number}/{self.total}] {cell.setting} · {cell.arm} · seed {cell.seed}"
+        place += f" · without {cell.left_out}" if cell.left_out else ""
         if self.state == "round":
             return f"{place}: round {self.round} of {cell.config.train.rounds}"
         took = f" in {self.seconds:.1f} s" if self.state == "finished" else ""
@@ -77,59 +80,110 @@ def reproduce(
 
     Runs stand under ``<out>/runs`` and are never done twice: after an interruption the same call
     goes on with the round it was in. ``name`` is a suite of the package or a path ending in
-    .toml.
+    .toml. Runs that leave a client out come last, when there is a page without them already.
     """
     suite = find_suite(name)
     folder = Path(out)
     directory = None if data_dir is None else Path(data_dir)
     plan, fallback = _plan(suite, scale, directory)
-    started, made_with = time.monotonic(), provenance()
-    data = look(suite, plan, directory, fallback is not None)
-    finished = {
-        (cell.setting, cell.arm, cell.seed): Measured(done, suite.headline)
-        for cell, done in _run_all(plan, folder / "runs", directory, made_with.code, report)
-    }
-    results = with_rivals(suite, finished)
-    verdicts = tuple(judge(claim, results) for claim in suite.claims)
-    title = f"{suite.name}-{scale}"
-    pictures = folder / "figures" / title
-    figures = draw(suite, plan, results, pictures)
-    for more in (
-        draw_shots(suite, plan, results, pictures),
-        draw_coverage(suite, plan, results, pictures),
-        draw_divergence(suite, results, pictures),
-        draw_samples(suite, results, data, pictures),
-    ):
-        for setting, path in more.items():
-            figures[setting].append(path)
-    for setting, paths in draw_portraits(suite, plan, results, directory, pictures).items():
-        figures[setting] += paths
-    series = {
-        **draw_series(suite, results, pictures),
-        **draw_trades(suite, results, pictures),
-        **draw_costs(suite, list(figures), results, pictures),
-        **draw_boxes(suite, plan, results, pictures),
-    }
-    facts = Reproduction(
+    book = _Book(
         suite=suite,
         scale=scale,
         command=f"fedskew reproduce {Path(name).name} --scale {scale}",
+        folder=folder,
+        data_dir=directory,
         plan=tuple(plan),
         fallback=fallback,
-        results=results,
-        verdicts=verdicts,
-        figures={
-            setting: [path.relative_to(folder).as_posix() for path in paths]
-            for setting, paths in figures.items()
-        },
-        series={name: path.relative_to(folder).as_posix() for name, path in series.items()},
-        provenance=made_with,
-        wall_seconds=time.monotonic() - started,
-        data=data,
+        data=look(suite, plan, directory, fallback is not None),
+        made_with=provenance(),
+        started=time.monotonic(),
     )
-    path = folder / f"{title}.md"
-    write_atomically(path, page(facts).encode())
-    return Reproduced(path, verdicts)
+    runs = _Runs(folder / "runs", directory, book.made_with.code, report or (lambda step: None))
+    done = runs.all_of(plan)
+    again = fold_cells(suite, scale, done)
+    if not all(runs.folder(cell).is_finished for cell in again):
+        book.write(done, [])
+    return book.write(done, runs.all_of(again, before=len(plan)))
+
+
+@dataclass(frozen=True)
+class _Book:
+    """A suite at a scale, about to become a page."""
+
+    suite: Suite
+    scale: str
+    command: str
+    folder: Path
+    data_dir: Path | None
+    plan: tuple[Cell, ...]
+    fallback: Fallback | None
+    data: dict[str, Data]
+    made_with: Provenance
+    started: float
+
+    def write(
+        self, done: Sequence[tuple[Cell, Run]], folds: Sequence[tuple[Cell, Run]]
+    ) -> Reproduced:
+        """Judge the claims, draw the figures and write the page."""
+        suite, plan = self.suite, self.plan
+        results = with_rivals(suite, _measured(suite, done, folds))
+        verdicts = tuple(judge(claim, results) for claim in suite.claims)
+        title = f"{suite.name}-{self.scale}"
+        pictures = self.folder / "figures" / title
+        figures = draw(suite, plan, results, pictures)
+        for setting, path in draw_maps(suite, plan, results, pictures).items():
+            figures[setting].insert(0, path)
+        for more in (
+            draw_shots(suite, plan, results, pictures),
+            draw_coverage(suite, plan, results, pictures),
+            draw_divergence(suite, results, pictures),
+            draw_samples(suite, results, self.data, pictures),
+        ):
+            for setting, path in more.items():
+                figures[setting].append(path)
+        portraits = draw_portraits(suite, plan, results, self.data_dir, pictures)
+        for setting, paths in portraits.items():
+            figures[setting] += paths
+        series = {
+            **draw_series(suite, results, pictures),
+            **draw_trades(suite, results, pictures),
+            **draw_costs(suite, list(figures), results, pictures),
+            **draw_boxes(suite, plan, results, pictures),
+        }
+        facts = Reproduction(
+            suite=suite,
+            scale=self.scale,
+            command=self.command,
+            plan=plan,
+            fallback=self.fallback,
+            results=results,
+            verdicts=verdicts,
+            figures={
+                setting: [path.relative_to(self.folder).as_posix() for path in paths]
+                for setting, paths in figures.items()
+            },
+            series={n: path.relative_to(self.folder).as_posix() for n, path in series.items()},
+            provenance=self.made_with,
+            wall_seconds=time.monotonic() - self.started,
+            data=self.data,
+        )
+        path = self.folder / f"{title}.md"
+        write_atomically(path, page(facts).encode())
+        return Reproduced(path, verdicts)
+
+
+def _measured(
+    suite: Suite, done: Sequence[tuple[Cell, Run]], folds: Sequence[tuple[Cell, Run]]
+) -> dict[tuple[str, str, int], Measured]:
+    """The finished runs, each knowing those that leave one of its clients out."""
+    again: dict[tuple[str, str, int], list[Run]] = {}
+    for cell, fold in folds:
+        again.setdefault((cell.setting, cell.arm, cell.seed), []).append(fold)
+    keys = {(cell.setting, cell.arm, cell.seed): finished for cell, finished in done}
+    return {
+        key: Measured(finished, suite.headline, folds=tuple(again.get(key, ())))
+        for key, finished in keys.items()
+    }
 
 
 def _plan(suite: Suite, scale: str, data_dir: Path | None) -> tuple[list[Cell], Fallback | None]:
@@ -141,33 +195,44 @@ def _plan(suite: Suite, scale: str, data_dir: Path | None) -> tuple[list[Cell], 
     return cells(suite, scale, fallback), fallback
 
 
-def _run_all(
-    plan: Sequence[Cell], runs: Path, data_dir: Path | None, code: str, report: Report | None
-) -> list[tuple[Cell, Run]]:
-    tell = report or (lambda step: None)
-    shelf = _Shelf(data_dir)
-    done = []
-    for number, cell in enumerate(plan, start=1):
-        folder = RunFolder.of(cell.config, runs)
-        if folder.is_finished:
-            tell(Step(number, len(plan), cell, "skipped"))
-            done.append((cell, Run(folder.path)))
-            continue
-        tell(Step(number, len(plan), cell, "started"))
-        started = time.monotonic()
-        finished = run(
-            cell.config,
-            out=runs,
-            federation=shelf.federation(cell.config),
-            watch=_rounds_of(cell, number, len(plan), tell),
-            draw=False,
-        )
-        # A run finished by one version of the code is kept by the next: the page must tell.
-        write_json(finished.path / MADE_WITH, {"code": code})
-        seconds = time.monotonic() - started
-        tell(Step(number, len(plan), cell, "finished", finished.result["rounds"], seconds))
-        done.append((cell, finished))
-    return done
+@dataclass(frozen=True)
+class _Runs:
+    """Where the runs of a suite stand, and how they are done."""
+
+    path: Path
+    data_dir: Path | None
+    code: str
+    tell: Report
+
+    def folder(self, cell: Cell) -> RunFolder:
+        return RunFolder.of(cell.config, self.path)
+
+    def all_of(self, plan: Sequence[Cell], before: int = 0) -> list[tuple[Cell, Run]]:
+        """Do what is left of these; ``before`` is how many were done in an earlier call."""
+        shelf = _Shelf(self.data_dir)
+        total = before + len(plan)
+        done = []
+        for number, cell in enumerate(plan, start=before + 1):
+            folder = self.folder(cell)
+            if folder.is_finished:
+                self.tell(Step(number, total, cell, "skipped"))
+                done.append((cell, Run(folder.path)))
+                continue
+            self.tell(Step(number, total, cell, "started"))
+            started = time.monotonic()
+            finished = run(
+                cell.config,
+                out=self.path,
+                federation=shelf.federation(cell.config),
+                watch=_rounds_of(cell, number, total, self.tell),
+                draw=False,
+            )
+            # A run finished by one version of the code is kept by the next: the page must tell.
+            write_json(finished.path / MADE_WITH, {"code": self.code})
+            seconds = time.monotonic() - started
+            self.tell(Step(number, total, cell, "finished", finished.result["rounds"], seconds))
+            done.append((cell, finished))
+        return done
 
 
 def _rounds_of(

@@ -21,6 +21,7 @@ from fedskew.cli import main
 from fedskew.config import load_config, make_config
 from fedskew.data.datasets import load
 from fedskew.experiment import load_run, resolve, run
+from fedskew.matrix import label, pairs
 from fedskew.parts.aggregate import ServerState
 from fedskew.progress import Live, Plain
 from fedskew.recipe import methods
@@ -91,6 +92,12 @@ def test_the_card_of_a_method_says_all_a_user_should_know(
         (["run", "digits", "--set", "train.rounds"], "--set wants key=value"),
         (["compare", "fedavg", "--seeds", "0"], "seeds must be at least 1"),
         (["compare", "fedprox:mu"], "wants name=value"),
+        (["compare"], "compare needs at least one method, or objectives"),
+        (["compare", "--objectives", "erm", "irmm"], "did you mean 'irm'?"),
+        (["compare", "--objectives", "erm", "--aggregators", "vae"], "erm × vae cannot run"),
+        (["compare", "--aggregators", "fedavg"], "aggregators need objectives"),
+        (["compare", "--objectives"], "option '--objectives' requires an argument"),
+        (["compare", "--objectives", "erm", "--leave-out", "some"], "'all' or a whole number"),
         (["adapt", "nowhere", "few.npz", "--out", "x"], "nowhere is not a run folder"),
         (["predict", "nowhere", "few.npz"], "nowhere is not a run folder"),
         (["predict", "nowhere", "few.npz", "--threshold", "1"], "threshold must lie between"),
@@ -224,6 +231,51 @@ def test_compare_prints_the_leaderboard_it_leaves_behind(
     assert {path.name.split("-")[0] for path in (tmp_path / "runs").iterdir()} == {
         "fedavg", "fedprox", "local", "central",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        "--objectives erm irm:lam=1.0,anneal=5 --seeds 2 --aggregators fedavg fedprox:mu=0.5",
+        "--objectives erm,irm:lam=1.0,anneal=5 --aggregators=fedavg,fedprox:mu=0.5 --seeds 2",
+        "--objectives=erm irm:lam=1.0,anneal=5 --aggregators fedavg --aggregators fedprox:mu=0.5 "
+        "--seeds 2",
+    ],
+)
+def test_objectives_and_aggregators_may_be_listed_in_many_ways(
+    lists: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, Any] = {}
+
+    def compared(methods: Any, config: Any, **options: Any) -> str:
+        found.update(options, methods=methods)
+        return "a table"
+
+    monkeypatch.setattr("fedskew.comparison.compare", compared)
+    assert main(["compare", "fedavg", "ditto", *lists.split(), "--leave-out", "3"]) == 0
+    assert (found["methods"], found["seeds"], found["leave_out"]) == (["fedavg", "ditto"], 2, 3)
+    assert [label(p.method) for p in pairs(found["objectives"], found["aggregators"])] == [
+        "erm × fedavg", "erm × fedprox (mu=0.5)", "irm (anneal=5, lam=1.0) × fedavg",
+        "irm (anneal=5, lam=1.0) × fedprox (mu=0.5)",
+    ]  # fmt: skip
+
+
+def test_compare_crosses_objectives_with_aggregators_and_prints_a_table_a_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = ["--objectives", "erm", "vrex:lam=1.0", "--aggregators", "fedprox:mu=0.5"]
+    more = ["--set", "federation.unseen=1", "--no-references", "--leave-out", "all"]
+    assert main(["compare", *pair, *QUICK, *more, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "[1/6] erm × fedprox (mu=0.5), seed 0: test accuracy" in printed
+    assert "[3/6] erm × fedprox (mu=0.5), seed 0, without client-00" in printed
+    assert len((tmp_path / "matrix.csv").read_text().splitlines()) == 1 + 2 * 4
+    assert "oracle: the round with the best score out of domain itself: it peeks" in printed
+    table = printed[printed.index("left-out: ") :].splitlines()[1:5]
+    assert table[0].split() == ["objective", "fedprox", "(mu=0.5)"]
+    assert table[3].startswith("vrex (lam=1.0)  ")
+    assert (tmp_path / "figures" / "matrix.png").is_file()
+    assert len(list((tmp_path / "runs").glob("*/figures"))) == 2
 
 
 def test_ctrl_c_says_how_far_the_run_was_and_the_same_command_goes_on(

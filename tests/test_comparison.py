@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from fedskew import comparison as module
-from fedskew.comparison import Comparison, compare, label, parse_method
+from fedskew.comparison import Comparison, compare
 from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run
+from fedskew.experiment import Run, make_federation
+from fedskew.matrix import Given, label, parse_method
 from fedskew.report.leaderboard import Spread
 
 CLIENTS, ROUNDS, PARAMETERS = 3, 2, 64 * 10 + 10
@@ -36,7 +36,7 @@ def _no_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedskew.experiment.is_drawn", lambda path: True)
         patch.setattr("fedskew.experiment.draw_run", lambda path, federation: path)
-        patch.setattr("fedskew.comparison.draw_comparison", lambda out, runs, metric: out)
+        patch.setattr("fedskew.comparison.draw_comparison", lambda *given: None)
         yield
 
 
@@ -206,13 +206,12 @@ def test_nothing_is_run_twice_and_data_are_loaded_once_a_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads = []
-    load = module.make_federation
 
     def counted(config: Config, data_dir: Path | None = None) -> Any:
         loads.append(config.seed)
-        return load(config, data_dir)
+        return make_federation(config, data_dir)
 
-    monkeypatch.setattr(module, "make_federation", counted)
+    monkeypatch.setattr("fedskew.runner.make_federation", counted)
     first = compare(["fedavg"], QUICK, seeds=1, out=tmp_path)
     assert loads == [0]
     results = [path / "result.json" for row in first.leaderboard for path in row.runs]
@@ -279,8 +278,15 @@ def test_a_wrong_method_stops_the_comparison_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
+def test_settings_no_method_can_work_with_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    adam = make_config({**QUICK.resolved(), "train": {"rounds": 1, "optimiser": "adam"}})
+    with pytest.raises(ConfigError, match=r"^scaffold cannot run: .* 'sgd', not 'adam'"):
+        compare(["fedavg", "scaffold"], adam, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_method_given_twice_runs_once(tmp_path: Path) -> None:
-    given = ["local", "local", {"name": "local"}]
+    given: list[Given] = ["local", "local", {"name": "local"}]
     comparison = compare(given, QUICK, out=tmp_path, references=False)
     assert len(comparison.leaderboard) == 1
 

@@ -258,10 +258,8 @@ def test_every_model_is_scored_on_everyone_it_concerns(name: str, models: set[st
     where = {(r.model, r.on, r.client, r.split, r.n) for r in rows if r.metric == "accuracy"}
     expected: set[tuple[str, str, str, str, int]] = set()
     for model in models:
-        expected |= {
-            (model, "seen", f"c{k}", split, 5) for k in range(4) for split in ("validation", "test")
-        }
-        expected.add((model, "unseen", "c4", "test", 5))
+        whom = [("seen", f"c{k}") for k in range(4)] + [("unseen", "c4")]
+        expected |= {(model, *who, split, 5) for who in whom for split in ("validation", "test")}
     if "global" in models:
         expected.add(("global", "central", "", "test", 25))
     assert where == expected
@@ -521,6 +519,7 @@ def test_an_unseen_client_of_fedbn_takes_its_statistics_from_its_own_inputs(coun
         x=torch.cat([federation.x, extra]),
         y=torch.cat([federation.y, torch.zeros(count, dtype=torch.int64)]),
         unseen=(Client("eve", rows, test=rows[:10]),),
+        environment=None,
     )
     result = run(method_site("fedbn", "batch-norm", federation=federation), 1)
     task = ScoreTask("eve", 1, result.shared, "personal", ("test",))

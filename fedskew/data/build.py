@@ -1,4 +1,4 @@
-"""From a dataset to a federation: partition, test and validation splits, unseen clients, skews."""
+"""From a dataset to a federation: partition, splits, unseen clients, skews, environments."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedskew.data.choice import at_least
 from fedskew.data.dataset import Dataset
 from fedskew.data.deal import occurrence
+from fedskew.data.environments import with_environments
 from fedskew.data.features import Features, with_features
 from fedskew.data.federation import Client, Federation, Indices
 from fedskew.data.keyed import keyed_rng
-from fedskew.data.owners import own_rows, owner_names
+from fedskew.data.owners import group_rows, own_rows, owner_names
 from fedskew.data.partition import matched_test, partition
 from fedskew.data.skew import apply_skew
 from fedskew.data.truth import true_log_ratio
@@ -25,6 +27,8 @@ from fedskew.errors import ConfigError, DataError, unknown
 TEST_FROM = ("auto", "matched", "holdout")
 SAME_LAW = ("iid", "quantity")
 """Partitions that deal random shares of the pool, whatever is in it."""
+BY_OWNER = ("owner", "owner-groups")
+"""Partitions that keep what an owner has together."""
 
 
 def build(
@@ -44,20 +48,25 @@ def build(
     test_samples: int | None = None,
     by_segment: bool = True,
     features: Mapping[str, Any] | None = None,
+    environments: Mapping[str, Any] | None = None,
 ) -> Federation:
     """Divide a dataset over clients; the same arguments give the same federation.
 
     ``unseen`` clients take no part in training: a number of them, a share, or their names.
     ``test_from="matched"`` deals the published test split by each client's training labels (by
-    owner under partition ``owner``); ``"holdout"`` sets the share ``test`` of each client's own
-    rows aside; ``"auto"`` is matched where the dataset has a split that fits, else holdout.
-    ``validation`` is a share of what is left for training. ``samples`` first thins the training
-    pool to so many rows, classes as equal as they can be; ``test_samples`` does the same to the
-    published test split. ``by_segment=False`` lets rows of one segment (windows that overlap) lie
-    on both sides of a split, which flatters every score: for comparison with work that did so.
+    owner under partitions ``owner`` and ``owner-groups``); ``"holdout"`` sets the share ``test``
+    of each client's own rows aside; ``"auto"`` is matched where the dataset has a split that fits,
+    else holdout. ``validation`` is a share of what is left for training. ``samples`` first thins
+    the training pool to so many rows, classes as equal as they can be; ``test_samples`` does the
+    same to the published test split. ``by_segment=False`` lets rows of one segment (windows that
+    overlap) lie on both sides of a split, which flatters every score: for comparison with work
+    that did so.
 
     ``features`` are settings of :class:`~fedskew.data.features.Features`: what clients do with
-    their samples once skews have made them what they are.
+    their samples once skews have made them what they are. ``environments`` says what tells the
+    environments inside a client apart, as a kind and its knobs: see
+    :mod:`fedskew.data.environments`. Unless it is given, that is what the data or a skew made, or
+    else chance.
 
     ``public`` rows leave the training pool before anything else, chosen as ``samples`` chooses:
     a class with too few rows for an equal share leaves whole. Nobody trains or is tested on them
@@ -79,7 +88,7 @@ def build(
             )
     wanted = Features.of(features)
     dataset = dataset if by_segment else replace(dataset, segment=None)
-    by_owner = partition == "owner"
+    by_owner = partition in BY_OWNER
     matched = _is_matched(dataset, by_owner, test_from)
     pool = dataset.train_rows if matched or not by_owner else np.arange(len(dataset.y))
     published_test = dataset.official_test
@@ -91,10 +100,10 @@ def build(
     if samples is not None:
         pool = _thin(pool, dataset, "samples", samples, public, keyed_rng(seed, "samples"))
     parts = _partition(dataset, pool, partition, clients, seed, knobs)
-    owners = _owners(dataset, parts) if by_owner else None
-    names = _names(dataset, parts, owners, in_pieces=bool((knobs or {}).get("size")))
+    owners = _owners(dataset, parts) if partition == "owner" else None
+    names = _names(dataset, parts, owners, partition, in_pieces=bool((knobs or {}).get("size")))
     _refuse_empty(partition, names, parts)
-    tests = _matched(dataset, published_test, parts, owners, seed) if matched else None
+    tests = _matched(dataset, published_test, parts, owners, by_owner, seed) if matched else None
     if tests is None:
         rngs = [keyed_rng(seed, "test", name) for name in names]
         held = [_hold_out(dataset, p, test, rng) for p, rng in zip(parts, rngs, strict=True)]
@@ -118,12 +127,14 @@ def build(
         shared,
         log_ratio=_log_ratio(dataset, seen, names, owners),
         same_law=partition in SAME_LAW,
+        owner=None if dataset.owner is None else torch.from_numpy(dataset.owner),
     )
     for position, settings in enumerate(skew):
         own_seed = int(keyed_rng(seed, "skew", str(position)).integers(2**63))
         federation = apply_skew(federation, settings, own_seed)
     # Skews give the central test rows of its own; only here is it known whose they were.
-    return with_features(federation, wanted, () if published else seen)
+    federation = with_features(federation, wanted, () if published else seen)
+    return with_environments(federation, environments, seed)
 
 
 def _is_matched(dataset: Dataset, by_owner: bool, test_from: str) -> bool:
@@ -162,10 +173,17 @@ def _partition(
 
 
 def _matched(
-    dataset: Dataset, rows: Indices, parts: list[Indices], owners: Indices | None, seed: int
+    dataset: Dataset,
+    rows: Indices,
+    parts: list[Indices],
+    owners: Indices | None,
+    by_owner: bool,
+    seed: int,
 ) -> list[Indices]:
     """Each client's share of these rows of the published test split."""
-    if owners is not None and dataset.owner is not None:
+    if by_owner and dataset.owner is not None:
+        if owners is None:
+            return group_rows(dataset.owner, rows, parts)
         return own_rows(dataset.owner, rows, owners)
     labels = dataset.y.numpy()
     shares = matched_test(parts, labels, labels[rows], keyed_rng(seed, "test"))
@@ -178,12 +196,17 @@ def _owners(dataset: Dataset, parts: list[Indices]) -> Indices | None:
 
 
 def _names(
-    dataset: Dataset, parts: list[Indices], owners: Indices | None, in_pieces: bool
+    dataset: Dataset,
+    parts: list[Indices],
+    owners: Indices | None,
+    partition: str,
+    in_pieces: bool,
 ) -> list[str]:
     if owners is not None:
         return owner_names(dataset, owners, in_pieces)
+    stem = "group" if partition == "owner-groups" else "client"
     width = max(3, len(str(len(parts) - 1)))
-    return [f"client-{i:0{width}d}" for i in range(len(parts))]
+    return [f"{stem}-{i:0{width}d}" for i in range(len(parts))]
 
 
 def _log_ratio(

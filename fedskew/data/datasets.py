@@ -15,6 +15,7 @@ from fedskew.data.choice import Choice, same_type
 from fedskew.data.dataset import Dataset
 from fedskew.data.locate import Layout, Missing, data_folders, find_file, locate
 from fedskew.data.prepare import Preparation
+from fedskew.data.presets import BASES, PRESETS, described_options
 from fedskew.data.raw import RawSamples, read_shared, to_dataset
 from fedskew.data.synthetic import bernoulli_clients, gaussian_clients
 from fedskew.errors import ConfigError, DataError, unknown
@@ -67,9 +68,15 @@ def describe() -> list[Description]:
     >>> [row.name for row in describe()][:3]
     ['digits', 'mnist', 'fashion-mnist']
     """
-    return [
+    found = [
         Description(name, entry.summary, entry.files, _with_defaults(entry), entry.get)
         for name, entry in REGISTRY.items()
+    ]
+    files = tuple(name for base in BASES for name in REGISTRY[base].files)
+    get = f"those of its base are enough, see {', '.join(BASES)}"
+    return found + [
+        Description(name, preset.summary, files, described_options(preset), get)
+        for name, preset in PRESETS.items()
     ]
 
 
@@ -104,6 +111,11 @@ def load(
     >>> pair.class_names, tuple(pair.x.shape), [float(v) for v in pair.x.aminmax()]
     (('8', '3'), (357, 1, 16, 16), [-1.0, 1.0])
     """
+    if name in PRESETS:
+        raise ConfigError(
+            f"dataset {name!r} is a dataset under a skew, which clients are needed for: name it in "
+            "federation.dataset."
+        )
     if name not in REGISTRY:
         raise unknown("dataset", name, REGISTRY)
     entry = REGISTRY[name]

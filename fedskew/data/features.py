@@ -162,4 +162,4 @@ def _scaled(federation: Federation, scale: str, central: Sequence[Client]) -> Fe
         x[client.test] = own[client.name].scaled(federation.x[client.test])
     for _, client, rows in parties:
         x[rows] = own.get(client.name, seen).scaled(federation.x[parties.source[rows]])
-    return parties.holding(x, parties.environment)
+    return parties.holding(x)

@@ -38,8 +38,10 @@ class Federation:
     """Clients, unseen clients and a central test set, as index sets over one copy of the data.
 
     ``x`` holds one float32 sample a row, already scaled; ``y`` its class. ``environment``, where
-    it exists, gives each row the id of the environment it was drawn from inside its client.
-    ``public`` rows belong to nobody; everybody may look at them, but not at their labels.
+    it exists, gives each row the id (from 0 on) of the environment it was drawn from inside its
+    client, and ``environments_by`` says what told them apart: "colour", "rotation", "owner",
+    "random" or "data". ``owner``, where it is known, numbers the writer, subject or source of each
+    row. ``public`` rows belong to nobody; everybody may look at them, but not at their labels.
     ``odd`` names clients that were made unlike the others on purpose. ``features`` gives, where
     only some features were kept, the place of each in a sample as stored.
 
@@ -69,6 +71,8 @@ class Federation:
     features: tuple[int, ...] = ()
     log_ratio: Tensor | None = None
     same_law: bool = False
+    owner: Tensor | None = None
+    environments_by: str = ""
 
     def __post_init__(self) -> None:
         check_samples(self.name, self.x, self.y, len(self.class_names))
@@ -86,10 +90,10 @@ class Federation:
         for client in self.clients:
             if len(client.train) == 0:
                 raise DataError(f"client {client.name!r} has no training samples.")
-        if self.environment is not None and len(self.environment) != len(self.y):
-            raise DataError(
-                f"{self.name}: {len(self.environment)} environment ids for {len(self.y)} samples."
-            )
+        for field_name in ("environment", "owner"):
+            self._check_ids(field_name, getattr(self, field_name))
+        told = "" if self.environment is None else self.environments_by or "data"
+        object.__setattr__(self, "environments_by", told)
         if self.log_ratio is not None and len(self.log_ratio) != len(self.y):
             raise DataError(
                 f"{self.name}: {len(self.log_ratio)} log ratios for {len(self.y)} samples."
@@ -104,6 +108,14 @@ class Federation:
                 if is_public[rows].any():
                     row = int(rows[is_public[rows]][0])
                     raise DataError(f"client {client.name!r} holds row {row}, which is public.")
+
+    def _check_ids(self, kind: str, ids: Tensor | None) -> None:
+        if ids is None:
+            return
+        if len(ids) != len(self.y):
+            raise DataError(f"{self.name}: {len(ids)} {kind} ids for {len(self.y)} samples.")
+        if ids.dtype != torch.int64 or (len(ids) and int(ids.min()) < 0):
+            raise DataError(f"{self.name}: {kind} ids must be whole numbers (int64) from 0 on.")
 
     def _check_rows(self, holder: str, rows: Indices) -> None:
         """A row that does not exist would surface much later, as a bare index error."""
@@ -125,11 +137,28 @@ class Federation:
     def by_name(self) -> dict[str, Client]:
         return {client.name: client for client in (*self.clients, *self.unseen)}
 
+    @cached_property
+    def environments(self) -> int:
+        """The most environments a client can have: ids of clients' rows are below it."""
+        if self.environment is None:
+            return 1
+        clients = self.by_name.values()
+        held = [rows for c in clients for rows in (c.train, c.validation, c.test)]
+        return int(self.environment[np.concatenate(held)].max()) + 1
+
     def class_counts(self, split: str = "train") -> NDArray[np.int64]:
         """How many samples of each class (columns) each client (rows) holds in a split."""
         y = self.y.numpy()
         return np.stack(
             [np.bincount(y[c.split(split)], minlength=self.classes) for c in self.clients]
+        )
+
+    def environment_counts(self, split: str = "train") -> NDArray[np.int64]:
+        """How many samples of each environment (columns) each client (rows) holds in a split."""
+        ids = np.zeros(len(self.y), np.int64) if self.environment is None else self.environment
+        ids = np.asarray(ids)
+        return np.stack(
+            [np.bincount(ids[c.split(split)], minlength=self.environments) for c in self.clients]
         )
 
     def majority_classes(self) -> dict[str, str]:
@@ -153,10 +182,14 @@ class Federation:
         """A copy with some fields replaced (for skews that change pixels, not who holds them).
 
         What is known about the clients' laws is forgotten where the samples or clients change,
-        unless the changes say what became of it.
+        and who owns a row where labels do, unless the changes say what became of it.
         """
         if changes.keys() & {"x", "clients"}:
             changes = {"log_ratio": None, "same_law": False, **changes}
+        if "y" in changes:
+            changes = {"owner": None, **changes}
+        if "environment" in changes:
+            changes = {"environments_by": "", **changes}
         return replace(self, **changes)
 
 

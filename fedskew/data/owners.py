@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedskew.data.choice import at_least
@@ -30,14 +32,7 @@ def owner(
     stored, which may be that of labels; ``shuffled`` deals them at random instead.
     """
     at_least("size", size, 0)
-    if owners is None:
-        raise DataError(
-            "partition 'owner' needs a dataset that records the owner of each sample: choose "
-            "another dataset or another partition."
-        )
-    order = np.argsort(owners, kind="stable")
-    _, first = np.unique(owners[order], return_index=True)
-    parts = [part for part in np.split(order, first[1:]) if len(part) >= min_samples]
+    parts = _by_owner("owner", owners, min_samples)
     if size:
         units = np.arange(len(labels)) if segments is None else segments
         order_by = rng if shuffled else None
@@ -51,6 +46,47 @@ def owner(
     if clients is None:
         return parts
     return [parts[i] for i in np.sort(rng.choice(len(parts), clients, replace=False))]
+
+
+def owner_groups(
+    labels: Labels,
+    owners: Labels | None,
+    clients: int | None,
+    rng: np.random.Generator,
+    *,
+    owners_per_client: int = 3,
+    min_samples: int = 0,
+) -> list[Indices]:
+    """Several writers, subjects or sources per client: a seeded choice, so many each.
+
+    All owners with ``min_samples`` take part if the number of clients is left open; where they do
+    not divide evenly, the first clients then have more of them.
+    """
+    at_least("owners_per_client", owners_per_client, 1)
+    parts = _by_owner("owner-groups", owners, min_samples)
+    number = len(parts) // owners_per_client if clients is None else clients
+    if not 0 < number * owners_per_client <= len(parts):
+        raise DataError(
+            f"{'clients' if clients is None else f'{clients} clients'} of owners_per_client="
+            f"{owners_per_client} cannot be made from {len(parts)} owners with at least "
+            f"min_samples={min_samples} samples each."
+        )
+    order = rng.permutation(len(parts))
+    chosen = order if clients is None else order[: number * owners_per_client]
+    groups = np.array_split(chosen, number)
+    return [np.concatenate([parts[i] for i in group]) for group in groups]
+
+
+def _by_owner(name: str, owners: Labels | None, min_samples: int) -> list[Indices]:
+    """The rows of each owner that has enough of them."""
+    if owners is None:
+        raise DataError(
+            f"partition {name!r} needs a dataset that records the owner of each sample: choose "
+            "another dataset or another partition."
+        )
+    order = np.argsort(owners, kind="stable")
+    _, first = np.unique(owners[order], return_index=True)
+    return [part for part in np.split(order, first[1:]) if len(part) >= min_samples]
 
 
 def _pieces(
@@ -83,3 +119,8 @@ def own_rows(owner_of_row: Indices, rows: Indices, owners: Indices) -> list[Indi
     counts = zip(*np.unique(owners, return_counts=True), strict=True)
     shares = {i: np.array_split(rows[owner_of_row[rows] == i], count) for i, count in counts}
     return [shares[i][turn] for i, turn in zip(owners, occurrence(owners), strict=True)]
+
+
+def group_rows(owner_of_row: Indices, rows: Indices, parts: Sequence[Indices]) -> list[Indices]:
+    """Of some rows, those of the owners whose rows each client holds."""
+    return [rows[np.isin(owner_of_row[rows], owner_of_row[part])] for part in parts]

@@ -40,14 +40,19 @@ class Parties:
             rows = all_rows(self.members[name])
             yield position, self.members[name], rows[np.argsort(self.source[rows])]
 
-    def holding(self, x: Tensor, environment: Tensor | None) -> Federation:
-        """The federation of these clients with other samples."""
-        return self.federation.with_data(
+    def holding(self, x: Tensor, environment: Tensor | None = None, by: str = "") -> Federation:
+        """The federation of these clients with other samples, and perhaps other environments."""
+        old = self.federation
+        if environment is None:
+            environment, by = self.environment, old.environments_by
+        return old.with_data(
             x=x,
             y=self.y,
-            clients=tuple(self.members[client.name] for client in self.federation.clients),
-            unseen=tuple(self.members[client.name] for client in self.federation.unseen),
+            clients=tuple(self.members[client.name] for client in old.clients),
+            unseen=tuple(self.members[client.name] for client in old.unseen),
             environment=environment,
+            environments_by=by,
+            owner=None if old.owner is None else old.owner[self.source],
         )
 
 

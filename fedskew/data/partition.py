@@ -20,7 +20,7 @@ from fedskew.data.deal import (
 )
 from fedskew.data.federation import Indices
 from fedskew.data.graded import graded
-from fedskew.data.owners import owner
+from fedskew.data.owners import owner, owner_groups
 from fedskew.errors import ConfigError, DataError, unknown
 
 Rng = np.random.Generator
@@ -277,6 +277,7 @@ def label_groups(
 
 _named("graded")(graded)
 _named("owner", later=("size", "shuffled"))(owner)
+_named("owner-groups")(owner_groups)
 
 
 def _large_enough(

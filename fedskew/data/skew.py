@@ -7,23 +7,23 @@ data.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from fedskew.data.choice import Choice, at_least, register
-from fedskew.data.federation import Client, Federation
+from fedskew.data.colour import colour
+from fedskew.data.federation import Federation
 from fedskew.data.keyed import keyed_rng
+from fedskew.data.needs import all_real, need_images, need_unit_scale
 from fedskew.data.parties import part
 from fedskew.data.selection import selection
-from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.errors import ConfigError, unknown
 
 SKEWS: dict[str, Choice] = {}
 _named = partial(register, "skew", SKEWS)
@@ -57,31 +57,35 @@ def rotation(
     fill: float | None = None,
     odd_angle: float | None = None,
     odd: int | str | None = None,
+    test_angle: float = 0.0,
 ) -> Federation:
     """Each client's images turned by its own angle (low..high degrees), plus or minus spread.
 
     ``angles`` fixes the angles instead: clients take them in turn, in the order of their names.
     ``spread`` is 10 degrees around a drawn angle and 0 around a fixed one unless given. What the
     turn uncovers gets the image's own background (the median of its corners) or ``fill``.
-    A client's range of 2 * spread degrees is cut into ``environments`` equal bins; the central
-    test set stays upright.
+    A client's range of 2 * spread degrees is cut into ``environments`` equal bins. The central
+    test set is turned by ``test_angle``: it stays upright unless that is given. Clients may have
+    that angle too; ``low`` and ``high`` keep them off it.
 
     ``odd_angle`` turns some clients by this angle instead of their own: ``odd`` of the seen ones,
     drawn by the seed (one unless given), or with ``odd = "unseen"`` all unseen clients and nobody
     else. Their images are spread around it only if ``spread`` is given, and are of one
     environment otherwise. Who is odd changes nobody else's angle.
     """
-    _need_images("rotation", federation)
+    need_images("rotation", federation)
     at_least("environments", environments, 1)
     if low > high:
         raise ConfigError(f"low of skew 'rotation' must not exceed high, but {low} > {high}.")
-    if angles is not None and not (isinstance(angles, list) and angles and _real(angles)):
+    if angles is not None and not (isinstance(angles, list) and angles and all_real(angles)):
         raise ConfigError(f"angles of skew 'rotation' must be a list of degrees, not {angles!r}.")
     width = spread if spread is not None else 10.0 if angles is None else 0.0
-    if not _real([width]) or width < 0:
+    if not all_real([width]) or width < 0:
         raise ConfigError(f"spread of skew 'rotation' must be at least 0 degrees, not {width!r}.")
-    if fill is not None and not _real([fill]):
+    if fill is not None and not all_real([fill]):
         raise ConfigError(f"fill of skew 'rotation' must be a number, not {fill!r}.")
+    if not all_real([test_angle]):
+        raise ConfigError(f"test_angle of skew 'rotation' must be in degrees, not {test_angle!r}.")
     turned = _odd(federation, seed, odd_angle, odd)
     parties = part(federation)
     x = federation.x[parties.source]
@@ -97,7 +101,11 @@ def rotation(
         x[rows] = rotate(x[rows], torch.from_numpy(centre + around * offset), fill)
         bins = np.minimum((offset + 1) / 2 * environments, environments - 1)
         ids[rows] = torch.from_numpy(bins.astype(np.int64)) if around > 0 else 0
-    made = parties.holding(x, ids if width > 0 and environments > 1 else parties.environment)
+    if test_angle:
+        central = federation.central_test
+        x[central] = rotate(x[central], torch.full((len(central),), float(test_angle)), fill)
+    binned = width > 0 and environments > 1
+    made = parties.holding(x, ids, "rotation") if binned else parties.holding(x)
     return made.with_data(odd=tuple(sorted({*federation.odd, *turned})))
 
 
@@ -109,7 +117,7 @@ def _odd(
         if odd is not None:
             raise ConfigError("odd of skew 'rotation' needs odd_angle, the angle of these clients.")
         return set()
-    if not _real([odd_angle]):
+    if not all_real([odd_angle]):
         raise ConfigError(f"odd_angle of skew 'rotation' must be in degrees, not {odd_angle!r}.")
     if odd == "unseen":
         if not federation.unseen:
@@ -150,43 +158,7 @@ def rotate(images: Tensor, degrees: Tensor, fill: float | None = None) -> Tensor
     return turned
 
 
-@_named("colour")
-def colour(
-    federation: Federation,
-    seed: int,
-    *,
-    mode: str = "client",
-    colours: int = 5,
-    flat: bool = True,
-) -> Federation:
-    """Grey images in colours of the client's own: any colour on any label, or one per class.
-
-    ``client``: each client draws ``colours`` colours and each image gets one of them whatever its
-    label (a covariate shift; the environment is the colour). ``class``: each client draws one
-    colour per class, so colour gives the label away inside a client (a spurious feature).
-    The central test set gets ``colours`` colours drawn for it alone, whatever the label.
-    ``flat`` replaces every non-zero pixel by the colour, as the reference does; otherwise the
-    colour is scaled by the pixel. Expects values in [0, 1] with 0 as background.
-    """
-    if mode not in ("client", "class"):
-        raise unknown("mode of skew 'colour'", mode, ("client", "class"))
-    at_least("colours", colours, 1)
-    _need_images("colour", federation, channels=1)
-    _need_unit_scale("colour", federation.x)
-    parties = part(federation)
-    x = federation.x.expand(-1, 3, -1, -1)[parties.source]
-    by_class = mode == "class"
-    y, ids = parties.y, parties.fresh_environment()
-    central = Client("", federation.central_test)
-    for _, client, rows in [*parties, (0, central, central.train)]:
-        rng = keyed_rng(seed, "colour", client.name)
-        spurious = by_class and client is not central
-        palette = _palette(federation.classes if spurious else colours, rng)
-        picked = torch.from_numpy(rng.integers(0, colours, len(rows)))
-        x[rows] = _paint(x[rows], palette[y[rows] if spurious else picked], flat)
-        ids[rows] = picked
-    # A colour per class would make the environment the label, of which nothing is invariant.
-    return parties.holding(x, parties.environment if by_class else ids)
+_named("colour")(colour)
 
 
 @_named("noise")
@@ -201,7 +173,7 @@ def noise(
     if level < 0:
         raise ConfigError(f"level of skew 'noise' must be at least 0, not {level}.")
     if clip:
-        _need_unit_scale("noise", federation.x, " or set clip to false")
+        need_unit_scale("noise", federation.x, " or set clip to false")
     parties = part(federation)
     x = federation.x[parties.source]
     for position, client, rows in parties:
@@ -210,46 +182,13 @@ def noise(
         drawn = rng.standard_normal((len(rows), *federation.sample_shape), dtype=np.float32)
         noisy = torch.from_numpy(drawn).mul_(sigma).add_(x[rows])
         x[rows] = noisy.clamp_(0.0, 1.0) if clip else noisy
-    return parties.holding(x, parties.environment)
+    return parties.holding(x)
 
 
 _named("selection")(selection)
-
-
-def _real(values: list[Any]) -> bool:
-    numbers = (v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
-    return sum(math.isfinite(v) for v in numbers) == len(values)
 
 
 def _background(images: Tensor) -> Tensor:
     """The median of each image's corners, per channel."""
     corners = images[..., [0, 0, -1, -1], [0, -1, 0, -1]]
     return corners.median(dim=-1).values[..., None, None]
-
-
-def _palette(colours: int, rng: np.random.Generator) -> Tensor:
-    drawn: NDArray[np.int64] = rng.integers(0, 255, (colours, 3))
-    return torch.from_numpy(drawn).float() / 255
-
-
-def _paint(grey: Tensor, colours: Tensor, flat: bool) -> Tensor:
-    ink = (grey > 0).float() if flat else grey
-    return ink * colours[:, :, None, None]
-
-
-def _need_images(kind: str, federation: Federation, channels: int | None = None) -> None:
-    shape = federation.sample_shape
-    if len(shape) != 3 or channels not in (None, shape[0]):
-        wanted = "images" if channels is None else "grey images (one channel)"
-        raise DataError(
-            f"skew {kind!r} needs {wanted}, but a sample of {federation.name} has shape {shape}."
-        )
-
-
-def _need_unit_scale(kind: str, x: Tensor, otherwise: str = "") -> None:
-    low, high = x.aminmax()
-    if low < 0 or high > 1:
-        raise DataError(
-            f"skew {kind!r} needs values in [0, 1], but they span {low:g} to {high:g}: load the "
-            f"dataset with normalise='unit'{otherwise}."
-        )

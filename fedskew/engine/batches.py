@@ -31,22 +31,35 @@ def schedule(
     epochs: int,
     pads: bool,
     environment: NDArray[np.int64] | None = None,
-    environments: int = 0,
+    environments: int = 1,
 ) -> Schedule:
     """Every sample once an epoch in a shuffled order; the last batch may be short.
 
     ``pads`` fills a short batch up with masked samples, so that all have one shape; a model with
     batch statistics must not see those and gets ragged batches instead.
 
-    With ``environments`` each step holds one batch per environment, side by side: an epoch is then
-    as many steps as its largest environment needs, and smaller ones start over.
+    With several ``environments`` each step holds one batch per environment, side by side: an epoch
+    is then as many steps as its largest environment needs, and smaller ones start over. A client
+    of one environment has ordinary batches in that one's places.
     """
     rng = stream(0, "batches", *key)
-    if environments:
-        assert environment is not None
+    if environment is None or environments == 1:
+        return _shuffled(len(rows), batch_size, epochs, pads, rng)
+    own = np.unique(environment)
+    if len(own) > 1:
         return _by_environment(environment, environments, batch_size, epochs, rng)
-    count = len(rows)
-    width = batch_size if pads else min(batch_size, count)
+    plain = _shuffled(len(rows), batch_size, epochs, True, rng)
+    shape = (plain.steps, environments, batch_size)
+    positions, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+    positions[:, own[0]], mask[:, own[0]] = plain.positions, plain.mask
+    return Schedule(positions.reshape(plain.steps, -1), mask.reshape(plain.steps, -1))
+
+
+def _shuffled(
+    samples: int, batch_size: int, epochs: int, pads: bool, rng: np.random.Generator
+) -> Schedule:
+    width = batch_size if pads else min(batch_size, samples)
+    count = samples
     if not pads and count % width == 1 and count > 1:
         # Batch statistics of a single sample do not exist: leave one out, another each epoch.
         count -= 1
@@ -55,7 +68,7 @@ def schedule(
     mask = np.zeros((epochs, per_epoch * width), dtype=np.float32)
     mask[:, :count] = 1.0
     for epoch in range(epochs):
-        positions[epoch, :count] = rng.permutation(len(rows))[:count]
+        positions[epoch, :count] = rng.permutation(samples)[:count]
     shape: Any = (epochs * per_epoch, width)
     return Schedule(positions.reshape(shape), mask.reshape(shape))
 

@@ -32,7 +32,8 @@ class Work:
     """One client's share of a cohort: where it starts, what it holds, what its parts may read.
 
     ``key`` is what its random streams are keyed by; ``sample_weight``, where given, weighs its
-    rows one by one; ``steps_before`` counts the steps of earlier rounds.
+    rows one by one; ``steps_before`` counts the steps of earlier rounds; ``memory`` is what its
+    objective remembers of them, if there were any.
     """
 
     name: str
@@ -42,17 +43,19 @@ class Work:
     sample_weight: Tensor | None = None
     key: tuple[str | int, ...] = ()
     steps_before: int = 0
+    memory: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Trained:
     """Where a client ended: its whole state, the mean loss on the way, how many steps it took,
-    and whether all its numbers are finite."""
+    whether all its numbers are finite, and what its objective remembers."""
 
     tensors: Tensors
     loss: float
     steps: int
     finite: bool
+    memory: Tensors
 
 
 class Training:
@@ -60,7 +63,8 @@ class Training:
 
     ``gradient`` is written for one client: from its trained tensors, fixed ones, context and a
     batch to the gradients in the order of the trained tensors, the loss, and the buffers in the
-    order of ``buffers``. Each step is traced once per shape and kept here.
+    order of ``buffers`` and the memory in its own. Each step is traced once per shape and kept
+    here. ``memory`` is what a client's objective remembers before its first step.
     """
 
     def __init__(
@@ -76,7 +80,8 @@ class Training:
         x: Tensor,
         y: Tensor,
         environment: Tensor | None = None,
-        environments: int = 0,
+        environments: int = 1,
+        memory: Tensors | None = None,
         noise: Callable[[int], dict[str, tuple[int, ...]]] = lambda samples: {},
         pads: bool = True,
         counts_steps: bool = False,
@@ -88,6 +93,7 @@ class Training:
         self.chunk, self.pads = (chunk if pads else 1), pads
         self.x, self.y = x, y
         self.environment, self.environments = environment, environments
+        self.memory = memory or {}
         self.noise, self.counts_steps, self.drops = noise, counts_steps, drops
         self._gradient = for_each_client(gradient)
         self.step = TracedStep(self._step, optimiser.is_plain, graphs)
@@ -176,7 +182,9 @@ class _Stack:
         held = {n: torch.stack(t) if n in moving else _together(t) for n, t in tensors.items()}
         self._trained = {n: t for n, t in held.items() if n in training.trained}
         self._fixed = {n: t for n, t in held.items() if n not in training.trained}
-        self._context = _stack_trees([w.context for w in works])
+        remembered = [{**training.memory, **w.memory} for w in works]
+        self._memory = {n: torch.stack([m[n] for m in remembered]) for n in training.memory}
+        self._context = {**_stack_trees([w.context for w in works]), **self._memory}
         self._moments = training.optimiser.start(list(self._trained.values()))
         self._losses = training.x.new_zeros(self.size)
         device = training.x.device
@@ -193,6 +201,7 @@ class _Stack:
             lambda t: t[:size],
             (self._trained, self._fixed, self._context, self._moments, self._losses),
         )
+        self._memory = {name: self._context[name] for name in self._memory}
         self._batches = [t[:, :size] for t in self._batches]
         self._constant = []
 
@@ -213,8 +222,9 @@ class _Stack:
             [parameters[i] for i in rest], [outputs[i] for i in rest], self._moments, self._lr
         )
         self._losses += outputs[count]
-        for name, value in zip(training.buffers, outputs[count + 1 :], strict=True):
-            self._fixed[name].copy_(value)
+        held = [*(self._fixed[n] for n in training.buffers), *self._memory.values()]
+        for tensor, value in zip(held, outputs[count + 1 :], strict=True):
+            tensor.copy_(value)
 
     def results(
         self, first: int, last: int, steps: int, take: Callable[[Tensor], Tensor] = lambda t: t
@@ -232,6 +242,7 @@ class _Stack:
                 losses[i - first] / steps,
                 steps,
                 finite[i - first],
+                {n: take(t[i]) for n, t in self._memory.items()},
             )
             for i in range(first, last)
         ]
@@ -245,7 +256,7 @@ def _widths(plans: Sequence[Schedule], training: Training) -> list[int]:
     batch statistics it is not padded at all.
     """
     whole = plans[0].mask.shape[1]
-    if len(plans) > 1 or training.environments:
+    if len(plans) > 1 or training.environments > 1:
         return [whole] * plans[0].steps
     unit = max(1, whole // 8) if training.pads else 1
     real = plans[0].mask.sum(axis=1).astype(int)
@@ -271,9 +282,6 @@ def _batches(
         kind: _pad([_draw(work, kind, plan.steps, shape) for work, plan in pairs], steps)
         for kind, shape in training.noise(mask.shape[2]).items()
     }
-    if training.environments:
-        assert training.environment is not None
-        batches["environment"] = training.environment[batches["rows"]]
     if training.drops:
         keys = [stream(0, "dropout", *w.key).integers(2**62, size=steps) for w in works]
         batches["key"] = torch.from_numpy(np.stack(keys, axis=1))

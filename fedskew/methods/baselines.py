@@ -15,6 +15,7 @@ from fedskew.parts.aggregate import (
     Weighting,
 )
 from fedskew.parts.correct import ControlVariates, Pull
+from fedskew.parts.masked import MaskedMean
 from fedskew.parts.report import LocalLength, VariateChange
 from fedskew.parts.select import BATCH_NORM, NOTHING, but
 from fedskew.recipe import Card, Phase, Recipe, Reduction, method
@@ -142,6 +143,26 @@ def fednova(mu: float = 0.0, weights: Weights = "size", server_lr: float = 1.0) 
         reports=(LocalLength(mu),),
         aggregates=NormalisedMean(weighting(weights), server_lr),
     )
+
+
+@method(
+    "fedgma",
+    Card(
+        summary="The mean, held back wherever the clients' updates disagree in sign.",
+        paper="Tenison et al. 2022, Gradient Masked Averaging for Federated Learning.",
+        update="x ← x + lr_g·m·Σ p_k·(y_k - x), m = 1 where A = |Σ p_k·sign(y_k - x)| ≥ τ, else A",
+        knobs={"tau": "τ, agreement from which the mean is taken whole, 0 to 1", "weights": WEIGHTS,
+               "server_lr": SERVER_LR},
+        reduces=(Reduction({"tau": 0.0}, "fedavg"),),
+        fails="what only some clients can teach (a label few hold) is held back as well, and all "
+        "steps get shorter",
+        defaults="τ = 0.4 takes what seven of ten equal clients agree on; 1 only what all do",
+    ),
+)  # fmt: skip
+def fedgma(tau: float = 0.4, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
+    if not 0 <= tau <= 1:
+        raise ConfigError(f"tau must be from 0 to 1, not {tau}.")
+    return Recipe(aggregates=MaskedMean(tau, weighting(weights), server_lr))
 
 
 @method(

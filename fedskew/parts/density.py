@@ -26,7 +26,7 @@ class DensityLoss(Objective):
     primary = "loss"
     higher_is_better = False
 
-    def check(self, module: nn.Module, federation: Federation) -> None:
+    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
         if isinstance(module, BernoulliMade) and not within_unit(federation):
             low, high = federation.x.aminmax()
             raise ConfigError(

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.nn import functional as F
 
 from fedskew.data.federation import Federation
+from fedskew.engine.evaluate import trains_batch_statistics
+from fedskew.errors import ConfigError
 
 Tensors = dict[str, Tensor]
 Context = Mapping[str, Any]
@@ -25,6 +28,9 @@ class Batch:
     already 0 for padding. Divide by ``mask.sum()``: weights then scale losses, not step sizes.
     ``noise`` holds the standard normal draws the objective asked for; ``step`` counts the
     client's steps over all rounds, for an objective that ``counts_steps``.
+
+    For an objective that works ``by_environment`` the samples of each environment stand side by
+    side, equally many places for each; an environment the client lacks is all padding.
     """
 
     x: Tensor
@@ -32,12 +38,31 @@ class Batch:
     mask: Tensor
     weight: Tensor
     noise: Tensors = field(default_factory=dict)
-    environment: Tensor | None = None
     step: Tensor | None = None
+    environments: int = 1
 
     def mean(self, values: Tensor) -> Tensor:
         """The weighted mean of one value a sample; padding counts for nothing."""
         return (values * self.weight).sum() / self.mask.sum().clamp(min=1.0)
+
+    def by_environment(self, values: Tensor) -> Tensor:
+        """One value a sample as [environment, place, ...]."""
+        return values.reshape(self.environments, -1, *values.shape[1:])
+
+    @property
+    def present(self) -> Tensor:
+        """By environment, 1 where the client has samples of it and 0 where not."""
+        return self.by_environment(self.mask).amax(dim=1)
+
+    def risks(self, values: Tensor) -> Tensor:
+        """By environment, the weighted mean of one value a sample; 0 where there is none."""
+        sums = self.by_environment(values * self.weight).sum(dim=1)
+        return sums / self.by_environment(self.mask).sum(dim=1).clamp(min=1.0)
+
+    def over_environments(self, values: Tensor) -> Tensor:
+        """The mean of one value an environment, over those the client has."""
+        present = self.present
+        return (values * present).sum() / present.sum().clamp(min=1.0)
 
 
 class Bound:
@@ -73,14 +98,28 @@ class Objective:
     reads: tuple[str, ...] = ()
     """Names of the client context this part needs (see ``fedskew.site.context_of``)."""
 
-    environments: int = 0
-    """How many environments each step draws a batch from; 0 for one ordinary batch."""
+    by_environment: bool = False
+    """Whether each step draws a batch from every environment of the client."""
 
     counts_steps: bool = False
     """Whether batches must say how many steps the client has made (annealed penalties)."""
 
-    def check(self, module: nn.Module, federation: Federation) -> None:
-        """Refuse a federation whose samples this objective makes no sense of."""
+    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
+        """Refuse samples, a model or a batch size this objective makes no sense of."""
+        if self.by_environment:
+            _check_environments(module, federation, batch_size)
+
+    def remarks(self, federation: Federation) -> tuple[str, ...]:
+        """What a user should know about this objective on these clients, in sentences."""
+        return ()
+
+    def memory(self, environments: int) -> Tensors:
+        """What a client remembers from step to step and from round to round, at the start.
+
+        The objective reads it from its context by name; ``gradient`` returns the new values beside
+        the buffers.
+        """
+        return {}
 
     def noise(self, module: nn.Module, samples: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the standard normal draws wanted for a batch of ``samples``."""
@@ -92,7 +131,7 @@ class Objective:
     def gradient(
         self, module: nn.Module, trained: Tensors, fixed: Tensors, batch: Batch, client: Context
     ) -> tuple[Tensors, Tensor, Tensors]:
-        """Gradient by trained parameter, the loss, and the buffers after the step."""
+        """Gradient by trained parameter, the loss, and buffers and memory after the step."""
 
         def value(trained: Tensors) -> tuple[Tensor, Tensors]:
             model = Bound(module, {**fixed, **trained})
@@ -119,6 +158,30 @@ class Objective:
     primary: str = "accuracy"
     """The metric that tables rank by."""
     higher_is_better: bool = True
+
+
+def _check_environments(module: nn.Module, federation: Federation, batch_size: int) -> None:
+    """Refuse clients that cannot draw a whole batch from each of their environments.
+
+    A client of one environment has ordinary batches, which may be short.
+    """
+    counts = federation.environment_counts()
+    several = (counts > 0).sum(axis=1) > 1
+    short = (counts > 0) & (counts < batch_size) & several[:, None]
+    if short.any():
+        client, environment = np.argwhere(short)[0]
+        raise ConfigError(
+            f"environment {environment} of client {federation.clients[client].name!r} has "
+            f"{counts[client, environment]} training samples, but every step draws "
+            f"train.batch_size = {batch_size} from each environment: lower it, ask for fewer "
+            "environments, or set federation.environments = 'none'."
+        )
+    if trains_batch_statistics(module) and (counts == 0).any() and several.any():
+        lacking = federation.clients[int(np.argwhere(counts == 0)[0, 0])].name
+        raise ConfigError(
+            f"client {lacking!r} lacks an environment that others have, and what stands in its "
+            "place would enter the model's BatchNorm: choose a model without BatchNorm."
+        )
 
 
 ANSWERS = ("label", "predicted", "confidence")

@@ -18,6 +18,8 @@ Groups = dict[str, Tensors]
 SHARED, PERSONAL, SAMPLE_WEIGHT, STEPS = "model", "personal", "sample_weight", "steps"
 """Groups of a client's private state: its unshared parameters, its own model, the weights of its
 rows, and how many steps it has ever made (for objectives that change with time)."""
+MEMORY = "memory"
+"""With the number of a phase behind it: the group of what the objective of that phase remembers."""
 
 
 @dataclass(frozen=True)

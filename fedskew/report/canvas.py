@@ -44,6 +44,14 @@ def draw_line(
     axes.plot(x, y, color=colour, ls=dashes, lw=1.6, marker=marker, ms=3, label=label)
 
 
+def draw_band(axes: Axes, table: Table, colour: str, label: str, dashes: str = "-") -> None:
+    """A curve of means with the deviation over seeds around it."""
+    rounds, mean, std = (numbers(table, name) for name in ("round", "mean", "std"))
+    draw_line(axes, rounds, mean, colour, label, dashes)
+    if not np.isnan(std).all():
+        axes.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.15, lw=0)
+
+
 def rounds_axis(axes: Axes) -> None:
     """Whole rounds below, a grid behind."""
     axes.set_xlabel("round")

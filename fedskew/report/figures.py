@@ -11,7 +11,7 @@ import csv
 import io
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from fedskew.data.federation import Federation
 from fedskew.errors import RunError
 from fedskew.folder import RunFolder
+from fedskew.matrix import TIMES
 from fedskew.report.deployment import deployed_pictures, shots_in
 from fedskew.report.generative_figures import pictures
-from fedskew.report.picture import Table
+from fedskew.report.picture import Picture, Table
 from fedskew.score import Row
 from fedskew.store import make_folder, read_json, write_atomically, write_csv
 
@@ -36,6 +37,8 @@ LAST = "partition"
 """The figure of a run that is drawn last, and always: where it is, the others are."""
 MATRICES = "matrices"
 MATRIX_FILE = re.compile(r"(.+)-(\d{6,})\.csv")
+FEW_CURVES = 12
+"""Up to so many methods, their curves fit into one panel."""
 PANELS = 6
 """So many rounds of a series of matrices fit side by side."""
 COPIED = 100
@@ -84,19 +87,26 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
 
 
 def draw_comparison(
-    out: str | Path, runs: Mapping[str, Sequence[Path]], metric: str = "accuracy"
+    out: str | Path,
+    runs: Mapping[str, Sequence[Path]],
+    metric: str = "accuracy",
+    more: Iterable[Picture] = (),
 ) -> Path:
     """Draw all methods of a comparison into one set of figures, best method first.
 
-    ``runs`` holds each method's run folders, one a seed.
+    ``runs`` holds each method's run folders, one a seed; ``more`` pictures stand beside.
     """
-    from fedskew.report import plots
+    from fedskew.report import domain_plots, plots
 
     folder = _folder(Path(out))
     curves = comparison_curves(runs, metric)
-    _save(folder, "learning", curves, lambda: plots.compared_learning(curves, metric))
+    crossed = len(runs) > FEW_CURVES and any(TIMES in name for name in runs)
+    learning = domain_plots.crossed_learning if crossed else plots.compared_learning
+    _save(folder, "learning", curves, lambda: learning(curves, metric))
     spread = comparison_clients(runs, metric)
     _save(folder, "clients", spread, lambda: plots.compared_clients(spread, metric))
+    for picture in more:
+        _save(folder, *picture)
     first = next(iter(runs.values()))[0] / "figures"
     for suffix in ("csv", "png"):
         source = first / f"{LAST}.{suffix}"

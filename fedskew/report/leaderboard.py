@@ -129,17 +129,28 @@ def footnote(leaderboard: Sequence[Standing]) -> str:
 
 def to_text(leaderboard: Sequence[Standing], metric: str) -> str:
     """Aligned columns, for a terminal or a log."""
-    header, rows = cells(leaderboard, metric)
+    lines = aligned(*cells(leaderboard, metric), words=2)
+    note = footnote(leaderboard)
+    return "\n".join([*lines, note] if note else lines)
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> list[str]:
+    """Lines of a table whose first columns are words, the others numbers.
+
+    >>> print(*aligned(["who", "score"], [["ann", "7"]]), sep="\\n")
+    who  score
+    ───  ─────
+    ann      7
+    """
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        left = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
-        right = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        pairs = list(zip(row, widths, strict=True))
+        left = [cell.ljust(width) for cell, width in pairs[:words]]
+        right = [cell.rjust(width) for cell, width in pairs[words:]]
         return "  ".join([*left, *right]).rstrip()
 
-    lines = [line(header), "  ".join("─" * width for width in widths), *map(line, rows)]
-    note = footnote(leaderboard)
-    return "\n".join([*lines, note] if note else lines)
+    return [line(header), "  ".join("─" * width for width in widths), *map(line, rows)]
 
 
 def to_markdown(

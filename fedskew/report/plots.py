@@ -19,6 +19,7 @@ from fedskew.report.canvas import (
     Table,
     blank_figure,
     clean,
+    draw_band,
     draw_line,
     numbers,
     rounds_axis,
@@ -233,10 +234,7 @@ def compared_learning(table: Table, metric: str) -> Figure:
     methods = list(dict.fromkeys(str(line["method"]) for line in table))
     for method, (colour, dashes) in zip(methods, styles(methods), strict=True):
         own = [line for line in table if line["method"] == method]
-        rounds, mean, std = (numbers(own, name) for name in ("round", "mean", "std"))
-        draw_line(axes, rounds, mean, colour, method, dashes)
-        if not np.isnan(std).all():
-            axes.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.15, lw=0)
+        draw_band(axes, own, colour, method, dashes)
     axes.set_ylabel(f"test {metric}, mean over clients")
     rounds_axis(axes)
     several = any(line["std"] is not None for line in table)
@@ -249,7 +247,7 @@ def compared_clients(table: Table, metric: str) -> Figure:
     """How each method's scores spread over clients: a box, and every client as a point."""
     methods = list(dict.fromkeys(str(line["method"]) for line in table))
     groups = [np.array([r[metric] for r in table if r["method"] == m], float) for m in methods]
-    figure = blank_figure(9, 1.6 + 0.5 * len(methods))
+    figure = blank_figure(9, 1.6 + (0.5 if len(methods) <= FEW_LINES else 0.25) * len(methods))
     axes = figure.subplots()
     place = np.arange(len(methods))[::-1]
     axes.boxplot(

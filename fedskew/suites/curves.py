@@ -33,7 +33,7 @@ def draw_shots(
 ) -> dict[str, Path]:
     """By setting with clients that were adapted on few samples: their scores by how many."""
     pictures = {}
-    for setting, arms in _arms(plan).items():
+    for setting, arms in _arms(suite, plan).items():
         panels = {on: {arm: shot_curve(results, setting, arm, on) for arm in arms} for on in PANELS}
         drawn = {
             on: {arm: curve for arm, curve in curves.items() if len(curve) > 1}
@@ -55,12 +55,12 @@ def draw_shots(
     return pictures
 
 
-def _arms(plan: Sequence[Cell]) -> dict[str, list[str]]:
-    """The arms that ran, by setting."""
+def _arms(suite: Suite, plan: Sequence[Cell]) -> dict[str, list[str]]:
+    """The arms that ran and have curves, by setting."""
     arms: dict[str, dict[str, None]] = {}
     for cell in plan:
         arms.setdefault(cell.setting, {})[cell.arm] = None
-    return {setting: list(found) for setting, found in arms.items()}
+    return {setting: suite.drawn(found) for setting, found in arms.items()}
 
 
 def shot_curve(results: Results, setting: str, arm: str, on: str) -> dict[str, Interval]:
@@ -116,7 +116,7 @@ def draw_coverage(
 ) -> dict[str, Path]:
     """By setting with predictions for unseen clients: errors among the surest answers."""
     pictures = {}
-    for setting, arms in _arms(plan).items():
+    for setting, arms in _arms(suite, plan).items():
         curves = {arm: coverage_curve(results, setting, arm) for arm in arms}
         drawn = {arm: curve for arm, curve in curves.items() if curve is not None}
         if not drawn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
@@ -20,6 +21,27 @@ def _listed(value: Any) -> Any:
 
 
 Names = Annotated[list[str], BeforeValidator(_listed)]
+
+
+def merged(*fragments: Mapping[str, Any]) -> Fragment:
+    """Fragments laid over each other, later ones winning.
+
+    A table with a name of its own (a method, a model, a partition) replaces the one below, since
+    the knobs of one are not those of another.
+
+    >>> merged({"a": {"name": "x", "k": 1}, "b": {"c": 1}}, {"a": {"name": "y"}, "b": {"d": 2}})
+    {'a': {'name': 'y'}, 'b': {'c': 1, 'd': 2}}
+    """
+    result: Fragment = {}
+    for fragment in fragments:
+        for key, value in fragment.items():
+            below = result.get(key)
+            joins = isinstance(value, Mapping) and isinstance(below, Mapping)
+            if joins and "name" not in value:
+                result[key] = merged(below or {}, value)
+            else:
+                result[key] = value
+    return result
 
 
 class Part(BaseModel):
@@ -64,6 +86,22 @@ class Fallback(Part):
     arms: list[str] | None = None
 
 
+Folds = Annotated[int, Field(ge=0)] | Literal["all"]
+"""How many of a run's clients are left out, one after the other."""
+
+
+class Selection(Part):
+    """Runs again without one client each, for choosing rounds by the client left out.
+
+    They come after all others; ``arms`` and ``settings`` limit what is run again, by default
+    everything but references.
+    """
+
+    folds: Folds = 0
+    arms: list[str] | None = None
+    settings: list[str] | None = None
+
+
 class Scale(Part):
     """How large the suite is run; ``by_setting`` and ``by_arm`` have the last word."""
 
@@ -78,6 +116,7 @@ class Scale(Part):
     arms: list[str] | None = None
     by_setting: dict[str, Fragment] = {}
     by_arm: dict[str, Fragment] = {}
+    folds: Folds | None = Field(None, description="instead of the suite's [selection]")
     fallback: Fallback | None = None
 
 

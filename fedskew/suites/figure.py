@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedskew.report.figures import draw_matrices
 from fedskew.store import make_folder, write_atomically, write_csv
@@ -37,6 +38,7 @@ TOO_TALL = 20
 """A curve that climbs so many times the others' range would flatten them: it is cut off."""
 AXES: dict[Headline, str] = {
     "clients": "mean over clients", "central": "global model, central test set",
+    "ood": "out of domain",
 }  # fmt: skip
 
 
@@ -54,7 +56,8 @@ def draw(
         write_csv(folder / f"{setting}-curves.csv", _curve_table(curves))
         pictures[setting] = [folder / f"{setting}.png"]
         known = next((m for (s, _, _), m in results.items() if s == setting), None)
-        write_atomically(pictures[setting][0], _picture(suite, setting, spans, curves, known))
+        drawn = {arm: curves[arm] for arm in suite.drawn(arms)}
+        write_atomically(pictures[setting][0], _picture(suite, setting, spans, drawn, known))
         shown = results.get((setting, suite.shows, 0)) if suite.shows else None
         if shown:
             title = f"{suite.setting(setting).label}, seed 0, {suite.arm(suite.shows).label}"
@@ -85,6 +88,7 @@ Point = tuple[str, ScoreName, float, Interval]
 SERIES_SCORES: dict[Headline, dict[ScoreName, str]] = {
     "clients": {"clients": "as trained", "fine-tuned": "after fine-tuning"},
     "central": {"central": "after the last round", "first": "after the first scored round"},
+    "ood": {"ood": "out of domain", "clients": "clients' own tests"},
 }
 
 
@@ -193,9 +197,9 @@ def _picture(
     known: Measured | None,
 ) -> bytes:
     axis = AXES[suite.headline]
-    if known and suite.headline == "central":
+    if known and suite.headline != "clients":
         axis = f"{known.result['primary_metric']}, {axis}"
-    spans = {arm: span for arm, span in spans.items() if math.isfinite(span.mean)}
+    spans = {arm: spans[arm] for arm in curves if math.isfinite(spans[arm].mean)}
     figure = Figure(figsize=(13, 1.4 + 0.32 * max(len(spans), 6)), layout="constrained")
     left, right = figure.subplots(1, 2)
     for place, (arm, span) in enumerate(spans.items()):
@@ -215,6 +219,7 @@ def _picture(
             label=suite.arm(arm).label,
         )  # fmt: skip
     right.set_xlabel("round")
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_ylabel(axis)
     falls = known is not None and not known.higher_is_better(suite.headline)
     tall, low, high = too_tall(curves) if falls else ([], 0.0, 0.0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedskew.config import Named, read_toml
 from fedskew.errors import ConfigError, unknown
@@ -20,11 +20,13 @@ from fedskew.suites.entries import (
     Number,
     Part,
     Scale,
+    Selection,
     Series,
     Setting,
     Trade,
 )
-from fedskew.suites.scores import CHEAPER, Headline, ScoreName, known_score
+from fedskew.suites.pairs import Matrix, matches, unmatched
+from fedskew.suites.scores import CHEAPER, At, Headline, ScoreName, known_score
 
 OF_ALL_SETTINGS = ("effort", "boxes")
 """Pictures of all settings together that are no series."""
@@ -44,6 +46,7 @@ class Claim(Part):
     "above" compares nobody: the score of ``better`` itself has to lie above ``margin``.
     ``control`` names arms that lack the method's idea: what they gain too, it does not explain.
     ``beyond`` names a setting: then it is the difference less the one there that is asked for.
+    A pattern of arms ("irm+*") has the mean score of the arms that are like it.
     """
 
     name: str
@@ -56,7 +59,7 @@ class Claim(Part):
     control: Names = Field([], description="arms without the method's idea")
     why: str = Field("", description="what the control would show")
     score: ScoreName = "clients"
-    at: Literal["last", "selected"] = "last"
+    at: At = "last"
     kind: Literal["better", "no-worse", "above"] = "better"
     margin: Annotated[float, Field(ge=0)] = 0.0
     target: float | None = Field(None, description="what score 'rounds' has to reach")
@@ -106,13 +109,24 @@ class Suite(Part):
     defaults: Fragment = Field({}, description="under the config of every run")
     scales: dict[Literal["smoke", "desk", "paper"], Scale]
     settings: Annotated[list[Setting], Field(min_length=1)]
-    arms: Annotated[list[Arm], Field(min_length=1)]
+    matrix: Matrix | None = Field(None, description="objectives x aggregators, each pair an arm")
+    arms: list[Arm] = Field([], validate_default=True)
+    selection: Selection = Field(Selection(), description="runs that leave one client out")
     series: list[Series] = Field([], description="settings along an axis")
     trades: list[Trade] = Field([], description="arms along an axis, by a score of theirs")
     effort: EffortPlan | None = Field(None, description="whose effective rounds are counted")
     numbers: list[Number] = Field([], description="what the source printed")
     client_numbers: list[ClientNumbers] = Field([], description="of single clients")
     claims: list[Claim] = Field([], description="what is judged")
+
+    @field_validator("arms")
+    @classmethod
+    def _with_pairs(cls, arms: list[Arm], info: ValidationInfo) -> list[Arm]:
+        matrix: Matrix | None = info.data.get("matrix")
+        every = [*arms, *(matrix.arms if matrix else ())]
+        if not every and "matrix" in info.data:
+            raise ValueError("a suite needs arms, or a matrix of them")
+        return every
 
     @model_validator(mode="after")
     def _check_names(self) -> Suite:
@@ -136,16 +150,33 @@ class Suite(Part):
                     f"claim {claim.name!r}: score {CHEAPER!r} is one of contenders: "
                     f"add {side.arm!r} to effort.contenders"
                 )
+        arms = [arm.name for arm in self.arms]
+        for where, patterns in self._patterns():
+            for wrong in unmatched(patterns, arms):
+                raise ValueError(f"{where}: {wrong}")
         for where, kind, names in self._references():
-            known = [s.name for s in (self.settings if kind == "setting" else self.arms)]
+            known = [s.name for s in self.settings] if kind == "setting" else arms
             for name in names:
                 if name not in known:
                     error = unknown(kind, name, known)
                     raise ValueError(f"{where}: {str(error).removesuffix('.')}")
         return self
 
+    def _patterns(self) -> Iterable[tuple[str, Iterable[str]]]:
+        """Every place that names arms, or what they are like: where, the names."""
+        yield "matrix.curves", self.matrix.curves if self.matrix else ()
+        yield "selection", self.selection.arms or ()
+        for setting in self.settings:
+            yield f"setting {setting.name!r}", setting.arms or ()
+        for name, scale in self.scales.items():
+            yield f"scale {name!r}", [*(scale.arms or ()), *scale.by_arm]
+            yield f"scale {name!r}", (scale.fallback.arms if scale.fallback else None) or ()
+        for claim in self.claims:
+            sides = [claim.better, *claim.than, *claim.control]
+            yield f"claim {claim.name!r}", [claim.side(reference).arm for reference in sides]
+
     def _references(self) -> Iterable[tuple[str, str, Iterable[str]]]:
-        """Every place that names a setting or an arm: where, which kind, the names."""
+        """Every other place that names a setting or an arm: where, which kind, the names."""
         yield "shows", "arm", [self.shows] if self.shows else []
         yield "clients_of", "arm", self.clients_of
         yield "pictures", "arm", self.pictures
@@ -155,15 +186,12 @@ class Suite(Part):
         if self.effort is not None:
             yield "effort", "arm", [*self.effort.arms, *(p.arm for p in self.effort.printed)]
             yield "effort", "setting", [printed.setting for printed in self.effort.printed]
-        for setting in self.settings:
-            yield f"setting {setting.name!r}", "arm", setting.arms or ()
+        yield "selection", "setting", self.selection.settings or ()
         for name, scale in self.scales.items():
             where = f"scale {name!r}"
             yield where, "setting", [*(scale.settings or ()), *scale.by_setting, *scale.seeds_on]
-            yield where, "arm", [*(scale.arms or ()), *scale.by_arm]
             if scale.fallback is not None:
                 yield where, "setting", scale.fallback.settings or ()
-                yield where, "arm", scale.fallback.arms or ()
         for series in self.series:
             where = f"series {series.name!r}"
             yield where, "setting", series.settings
@@ -179,16 +207,22 @@ class Suite(Part):
             yield "client_numbers", "setting", [numbers.setting]
             yield "client_numbers", "arm", [numbers.arm]
         for claim in self.claims:
-            where = f"claim {claim.name!r}"
-            sides = [claim.better, *claim.than, *claim.control]
-            yield where, "setting", [*claim.on, *([] if claim.beyond is None else [claim.beyond])]
-            yield where, "arm", [claim.side(reference).arm for reference in sides]
+            places = [*claim.on, *([] if claim.beyond is None else [claim.beyond])]
+            yield f"claim {claim.name!r}", "setting", places
 
     def setting(self, name: str) -> Setting:
         return next(s for s in self.settings if s.name == name)
 
     def arm(self, name: str) -> Arm:
         return next(a for a in self.arms if a.name == name)
+
+    def in_matrix(self, arm: str) -> bool:
+        return self.matrix is not None and arm in self.matrix
+
+    def drawn(self, arms: Iterable[str]) -> list[str]:
+        """Those of some arms that have curves; of the matrix it is only a part."""
+        shown: Sequence[str] = self.matrix.drawn if self.matrix else ()
+        return [arm for arm in arms if not self.in_matrix(arm) or matches(arm, shown)]
 
     def scale(self, name: str) -> Scale:
         for known, scale in self.scales.items():
@@ -239,27 +273,6 @@ def find_suite(name: str) -> Suite:
     if name not in known:
         raise unknown("suite (nor does it end in .toml)", name, known)
     return known[name]
-
-
-def merged(*fragments: Mapping[str, Any]) -> Fragment:
-    """Fragments laid over each other, later ones winning.
-
-    A table with a name of its own (a method, a model, a partition) replaces the one below, since
-    the knobs of one are not those of another.
-
-    >>> merged({"a": {"name": "x", "k": 1}, "b": {"c": 1}}, {"a": {"name": "y"}, "b": {"d": 2}})
-    {'a': {'name': 'y'}, 'b': {'c': 1, 'd': 2}}
-    """
-    result: Fragment = {}
-    for fragment in fragments:
-        for key, value in fragment.items():
-            below = result.get(key)
-            joins = isinstance(value, Mapping) and isinstance(below, Mapping)
-            if joins and "name" not in value:
-                result[key] = merged(below or {}, value)
-            else:
-                result[key] = value
-    return result
 
 
 def method_table(method: Named) -> Fragment:

@@ -12,18 +12,20 @@ from fedskew.data.datasets import REGISTRY
 from fedskew.data.locate import Missing, locate
 from fedskew.errors import ConfigError
 from fedskew.experiment import resolve
-from fedskew.suites.entries import Arm, Fallback, Scale, Setting
-from fedskew.suites.format import Suite, merged, method_table
+from fedskew.suites.entries import Arm, Fallback, Scale, Setting, merged
+from fedskew.suites.format import Suite, method_table
+from fedskew.suites.pairs import matches
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a suite."""
+    """One run of a suite; ``left_out`` is the client it does without, where it is a fold."""
 
     setting: str
     arm: str
     seed: int
     config: Config
+    left_out: str = ""
 
 
 def cells(suite: Suite, scale_name: str, fallback: Fallback | None = None) -> list[Cell]:
@@ -47,8 +49,8 @@ def _settings(suite: Suite, scale: Scale, fallback: Fallback | None) -> Iterable
 
 def _arms(suite: Suite, scale: Scale, setting: Setting, fallback: Fallback | None) -> Iterable[Arm]:
     limits = (setting.arms, scale.arms, fallback.arms if fallback else None)
-    allowed = [set(limit) for limit in limits if limit is not None]
-    return [arm for arm in suite.arms if all(arm.name in names for names in allowed)]
+    allowed = [limit for limit in limits if limit is not None]
+    return [arm for arm in suite.arms if all(matches(arm.name, limit) for limit in allowed)]
 
 
 def _config(
@@ -66,7 +68,7 @@ def _config(
         method_table(arm.method),
         arm.on.get(dataset, {}),
         arm.on.get(setting.name, {}),
-        scale.by_arm.get(arm.name, {}),
+        *(config for like, config in scale.by_arm.items() if matches(arm.name, [like])),
         last,
         {"seed": seed},
     )

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.costs import Effort, Spending, best_of, effort, score_curve, spending, times_cheaper
+from fedskew.costs import Effort, Spending, best_of, effort, spending, times_cheaper
 from fedskew.deploy.confidence import aurc
 from fedskew.experiment import MAIN, Run
 from fedskew.folder import RunFolder
 from fedskew.models import seeded
 from fedskew.score import CENTRAL, Row
 from fedskew.store import read_json
+from fedskew.suites.reading import ByRound, by_round
 from fedskew.suites.scores import (
     AS_TRAINED,
     CENTRAL_METRICS,
@@ -42,12 +43,14 @@ MADE_WITH = "made-with.json"
 class Measured:
     """One finished run, read for its scores on test data; its curve follows the headline.
 
-    ``rivals`` are the baselines of the same setting and seed, where it is a contender.
+    ``rivals`` are the baselines of the same setting and seed, where it is a contender; ``folds``
+    the same run without one client each.
     """
 
     run: Run
     headline: Headline = "clients"
     rivals: tuple[Measured, ...] = ()
+    folds: tuple[Run, ...] = ()
 
     @cached_property
     def result(self) -> dict[str, Any]:
@@ -55,16 +58,22 @@ class Measured:
 
     @cached_property
     def curve(self) -> dict[int, float]:
-        """The headline score round by round: the clients' mean of the main model, or central."""
+        """The headline score round by round: the clients' mean of the main model, or another."""
         if self.headline == "central":
             return self.central_curve
-        model, metric = self.result["primary_model"], self.result["primary_metric"]
-        return score_curve(self.run.rows(), model, metric)
+        if self.headline == "ood":
+            return dict(self.by_round.selection.ood)
+        return self.by_round.curve(self.result["primary_model"], "seen")
 
     @cached_property
     def central_curve(self) -> dict[int, float]:
         """The global model's main score on the central test set, round by round."""
-        return score_curve(self._few, "global", self.result["primary_metric"], "central")
+        return self.by_round.curve("global", "central")
+
+    @cached_property
+    def by_round(self) -> ByRound:
+        """The main scores of every scored round."""
+        return by_round(self.run, self.result["primary_metric"], self.folds)
 
     @cached_property
     def spending(self) -> Spending:
@@ -151,7 +160,7 @@ class Measured:
     def score(self, score: ScoreName, at: str = "last", target: float | None = None) -> float:
         """A score by its name (``scores.meaning`` says what each is); NaN where there is none.
 
-        ``at`` is "last" or "selected", a round; ``target`` is what "rounds" has to reach.
+        ``at`` says of which round, see ``scores.At``; ``target`` is what "rounds" has to reach.
         """
         if score in WEIGHTS:
             return self._found(at, "personal", "seen", WEIGHTS[score], split="server")
@@ -185,6 +194,8 @@ class Measured:
         if score == CHEAPER:
             rivals = [rival.spending for rival in self.rivals]
             return times_cheaper(self.spending, rivals) if rivals else math.nan
+        if score == "ood":
+            return self.by_round.ood(at)
         metric, main = self.result["primary_metric"], self.result["primary_model"]
         if score == "central":
             return self._found(at, "global", "central", metric)
@@ -209,7 +220,11 @@ class Measured:
         adapted: str = "none",
         of: str = "mean",
     ) -> float:
-        """What the run's summary says."""
+        """What the run's summary says; of rounds it does not tell of, the main score alone."""
+        if at not in ("last", "selected"):
+            known = metric == self.result["primary_metric"] and adapted == "none"
+            found = self.by_round.summary(at, model, on, split)
+            return float(getattr(found, of)) if known else math.nan
         wanted = {"at": at, "model": model, "on": on, "metric": metric, "split": split}
         for entry in self.result["scores"]:
             if wanted.items() <= entry.items() and _how(entry["adapted"]) == adapted:
@@ -234,7 +249,8 @@ class Measured:
         return float(sum(parameter.numel() for parameter in module.parameters()))
 
     def _round(self, at: str) -> int:
-        return int(self.result["rounds" if at == "last" else "selected_round"])
+        names = {"last": "rounds", "selected": "selected_round"}
+        return int(self.result[names[at]]) if at in names else self.by_round.round_of(at)
 
     def _central(self, metric: str, at: str) -> float:
         """Of the global model; where there is none, of the clients' models together."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
-from typing import Any
 
 from fedskew.suites import boxes
 from fedskew.suites.clients import Data, client_table
 from fedskew.suites.effort import effort_tables
 from fedskew.suites.entries import Fallback
 from fedskew.suites.format import Suite
-from fedskew.suites.grid import Cell, cells, flat
+from fedskew.suites.grid import Cell
 from fedskew.suites.machine import Provenance
 from fedskew.suites.markdown import table
+from fedskew.suites.matrix import about_rules, matrix_tables
+from fedskew.suites.measure import Measured
 from fedskew.suites.printed import source_table
+from fedskew.suites.setup import set_up
 from fedskew.suites.spread import spread_tables
 from fedskew.suites.tables import about_columns, results_table
 from fedskew.suites.verdict import Results, Verdict, compared, indistinct
@@ -47,7 +48,7 @@ def page(facts: Reproduction) -> str:
         *_opening(facts),
         *_verdicts(facts),
         *_tables(facts),
-        *_set_up(facts),
+        *set_up(facts.suite, facts.scale, facts.plan),
         *_made_with(facts),
     ]
     return "\n\n".join(parts) + "\n"
@@ -131,7 +132,10 @@ def _one_verdict(suite: Suite, verdict: Verdict) -> str:
 def _tables(facts: Reproduction) -> list[str]:
     suite, results = facts.suite, facts.results
     settings = list(dict.fromkeys(cell.setting for cell in facts.plan))
-    parts = ["## Results", *about_columns(suite, settings, results)]
+    # The pairs of a matrix have tables of their own, where fifty of them can be seen together.
+    others = {key: run for key, run in results.items() if not suite.in_matrix(key[1])}
+    parts = ["## Results", *about_columns(suite, settings, others)]
+    parts += about_rules() if suite.matrix else []
     labels = {series.name: series.label for series in suite.series}
     labels |= {trade.name: trade.label for trade in suite.trades}
     for name, label in labels.items():
@@ -146,7 +150,10 @@ def _tables(facts: Reproduction) -> list[str]:
     for setting in settings:
         arms = list(dict.fromkeys(cell.arm for cell in facts.plan if cell.setting == setting))
         label = suite.setting(setting).label
-        parts += [f"### {label}", results_table(suite, setting, arms, results)]
+        parts.append(f"### {label}")
+        if listed := [arm for arm in arms if not suite.in_matrix(arm)]:
+            parts.append(results_table(suite, setting, listed, others))
+        parts += matrix_tables(suite, setting, results)
         parts += [
             f"The same to the last digit, whatever the seed: {', '.join(same)}."
             for same in indistinct(results, setting, suite.headline, suite.columns)
@@ -163,97 +170,20 @@ def _drawn(facts: Reproduction, name: str, title: str) -> list[str]:
     return [f"![{title}]({facts.series[name]})"] if name in facts.series else []
 
 
-def _set_up(facts: Reproduction) -> list[str]:
-    suite = facts.suite
-    arms = dict.fromkeys(cell.arm for cell in facts.plan)
-    listed = [
-        (suite.arm(a).label, f"`{a}`", suite.arm(a).role, _knobs(facts, a)) for a in arms
-    ]  # fmt: skip
-    here = _settings_of(facts.plan)
-    common = ", ".join(
-        f"{key} = {next(iter(found))}" for key, found in here.items() if len(found) == 1
-    )
-    parts = [
-        "## Set-up",
-        table(("arm", "name", "role", "what it is"), listed),
-        f"The same in every run: {common}.",
-    ]
-    return parts + _against_paper(facts, here)
-
-
-def _knobs(facts: Reproduction, name: str) -> str:
-    arm = facts.suite.arm(name)
-    places = {cell.setting for cell in facts.plan}
-    places |= {cell.config.federation.dataset for cell in facts.plan}
-    texts = [
-        *flat({"method": {"name": arm.method.name, **arm.method.knobs}}).values(),
-        *(f"{key} = {value}" for key, value in flat(arm.config).items() if key),
-        *(
-            f"on {dataset}: {key} = {value}"
-            for dataset, config in arm.on.items()
-            for key, value in flat(config).items()
-            if dataset in places
-        ),
-    ]
-    return "; ".join(str(text) for text in texts)
-
-
-def _settings_of(plan: Sequence[Cell]) -> dict[str, set[str]]:
-    """Every setting and the values it takes in these runs, but for what arms and seeds are."""
-    found: dict[str, set[str]] = {}
-    times: dict[str, int] = {}
-    for cell in plan:
-        for key, value in flat(cell.config.resolved()).items():
-            if key not in ("seed", "method"):
-                found.setdefault(key, set()).add(_plain(value))
-                times[key] = times.get(key, 0) + 1
-    for key, count in times.items():
-        # Tables without a name differ in their keys: what some runs do not have is not the same.
-        if count < len(plan):
-            found[key].add("not set")
-    return found
-
-
-def _plain(value: Any) -> str:
-    text = "none" if value is None or value == {} else str(value)
-    # Where somebody keeps their data is nobody else's business.
-    return PurePath(text).name if PurePath(text).is_absolute() else text
-
-
-def _against_paper(facts: Reproduction, here: Mapping[str, set[str]]) -> list[str]:
-    if facts.scale == "paper" or "paper" not in facts.suite.scales:
-        return []
-    plan = cells(facts.suite, "paper")
-    there = _settings_of(plan)
-    rows = [("seeds", str(_seeds(facts.plan)), str(_seeds(plan)))]
-    rows += [
-        (key, _values(here.get(key, set())), _values(there.get(key, set())))
-        for key in dict.fromkeys((*here, *there))
-        if here.get(key) != there.get(key)
-    ]
-    return [f"What differs between this scale and the paper's ({len(plan)} runs):",
-            table(("setting", f"here ({facts.scale})", "paper scale"), rows)]  # fmt: skip
-
-
-def _seeds(plan: Sequence[Cell]) -> int:
-    return len({cell.seed for cell in plan})
-
-
-def _values(values: set[str]) -> str:
-    return " / ".join(sorted(values)) or "–"
-
-
 def _made_with(facts: Reproduction) -> list[str]:
     made = facts.provenance
-    other = sorted({measured.code for measured in facts.results.values()} - {made.code})
-    failures = sum(measured.result["failures"] for measured in facts.results.values())
-    computing = sum(measured.result["seconds"] for measured in facts.results.values())
+    folds = [Measured(fold) for measured in facts.results.values() for fold in measured.folds]
+    every = [*facts.results.values(), *folds]
+    other = sorted({measured.code for measured in every} - {made.code})
+    failures = sum(measured.result["failures"] for measured in every)
+    computing = sum(measured.result["seconds"] for measured in every)
+    again = f" and {len(folds)} that leave a client out" if folds else ""
     rows = [
         ("fedskew", made.code),
         *([("runs finished by other code", "; ".join(other))] if other else ()),
         ("machine", f"{made.cores} cores, {made.processor}, {made.memory}"),
         ("software", f"Python {made.python}, torch {made.torch}, {made.threads} torch thread(s)"),
-        ("runs", f"{len(facts.results)}, in which clients failed {failures} times"),
+        ("runs", f"{len(facts.results)}{again}, in which clients failed {failures} times"),
         ("training and scoring, all runs", _minutes(computing)),
         ("this command, runs already finished not counted", _minutes(facts.wall_seconds)),
     ]

@@ -18,7 +18,10 @@ from fedskew.suites.verdict import Results
 def stand_apart(suite: Suite) -> bool:
     """Whether the source has more than its number of the headline to stand beside ours."""
     return any(
-        number.word or number.client or (number.score or suite.headline) != suite.headline
+        number.word
+        or number.client
+        or (number.score or suite.headline) != suite.headline
+        or suite.in_matrix(number.arm)
         for number in suite.numbers
     )
 

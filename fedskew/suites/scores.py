@@ -10,8 +10,17 @@ from pydantic import AfterValidator
 
 from fedskew.errors import unknown
 
-Headline = Literal["clients", "central"]
+Headline = Literal["clients", "central", "ood"]
 """The scores that have a curve over the rounds, of which a suite shows one."""
+At = Literal["last", "selected", "left-out", "oracle"]
+"""Of which round a score is: the rules of ``fedskew.selection``, "validation" being "selected"."""
+ROUNDS: dict[At, str] = {
+    "last": "last round",
+    "selected": "selected round",
+    "left-out": "round with the best score of clients left out of training",
+    "oracle": "best round by the score out of domain, which peeks at the test data",
+}
+"""What a page says of them."""
 
 WEIGHTS: dict[str, str] = {"self-weight": "self_weight", "entropy": "row_entropy"}
 """Scores of the weights a client's model is made with, and the metric each is recorded as."""
@@ -42,6 +51,7 @@ WHOLE_RUN: frozenset[str] = frozenset(
 CURVES: dict[Headline, str] = {
     "clients": "the clients' mean test score",
     "central": "the global model's score on the central test set",
+    "ood": "the score out of domain",
 }
 """What the curve of a suite with this headline follows."""
 
@@ -51,6 +61,8 @@ MEANINGS: dict[str, str] = {
     "fine-tuned": "mean score over clients after fine-tuning",
     "validation": "mean score over the clients' validation data",
     "central": "score of the global model on the central test set",
+    "ood": "score out of domain: mean over the unseen clients' test data or, where there are none, "
+    "of the global model on the central test set",
     "rounds": "rounds until {curve} reaches {target}, fewer is better; a run "
     "that never reaches it counts one round more than it had",
     "swing": "mean change from one scored round to the next over the second half of the rounds, "

@@ -10,7 +10,7 @@ from fedskew.suites.markdown import table
 from fedskew.suites.measure import Measured
 from fedskew.suites.numbers import cell
 from fedskew.suites.printed import source, stand_apart
-from fedskew.suites.scores import WEIGHTS, ScoreName, meaning
+from fedskew.suites.scores import WEIGHTS, Headline, ScoreName, meaning
 from fedskew.suites.statistics import interval
 from fedskew.suites.verdict import Results
 
@@ -33,6 +33,19 @@ CENTRAL_COLUMNS: tuple[Column, ...] = (
     ("fine-tuned", "fine-tuned", "last"),
 )
 """Of a suite about the global model; here a column without numbers is left out."""
+OOD_COLUMNS: tuple[Column, ...] = (
+    ("out of domain", "ood", "last"),
+    ("selected round", "ood", "selected"),
+    ("left-out round", "ood", "left-out"),
+    ("oracle round", "ood", "oracle"),
+    ("clients' own tests", "clients", "last"),
+    ("worst client", "worst", "last"),
+    ("fine-tuned", "fine-tuned", "last"),
+)
+"""Of a suite about clients nobody trained with; the same."""
+MAIN_COLUMNS: dict[Headline, tuple[Column, ...]] = {
+    "clients": COLUMNS, "central": CENTRAL_COLUMNS, "ood": OOD_COLUMNS,
+}  # fmt: skip
 EXTRA_COLUMNS: tuple[Column, ...] = (
     ("self-weight", "self-weight", "last"),
     ("row entropy", "entropy", "last"),
@@ -72,15 +85,28 @@ ABOUT_CENTRAL = (
     "directions over all rounds and clients; what a reference sends is not comparable (`central` "
     "moves the raw data, which is not counted)."
 )
+ABOUT_OOD = (
+    "The {metric} ({better} is better), unless the column says otherwise; ± is half the 95 % "
+    "t-interval over seeds. “Out of domain” is the score of the last round on clients nobody "
+    "trained with or, where there are none, on the central test set; “selected round” the same "
+    "for the round with the best validation score, “oracle round” for the best round by that very "
+    "score, which peeks at the test data. “Clients' own tests” is the mean over training clients, "
+    "“worst client” the worst of them, both after the last round. “Sent” counts both directions "
+    "over all rounds and clients; what a reference sends is not comparable (`central` moves the "
+    "raw data, which is not counted)."
+)
 
 
 def about_columns(suite: Suite, settings: Sequence[str], results: Results) -> list[str]:
     """What the tables of these settings show, in words."""
     opening = ABOUT_CLIENTS
-    if suite.headline == "central" and results:
+    if not results:
+        return []
+    if suite.headline != "clients":
         first = next(iter(results.values()))
-        better = "higher" if first.higher_is_better("central") else "lower"
-        opening = ABOUT_CENTRAL.format(metric=first.result["primary_metric"], better=better)
+        better = "higher" if first.higher_is_better(suite.headline) else "lower"
+        opening = ABOUT_OOD if suite.headline == "ood" else ABOUT_CENTRAL
+        opening = opening.format(metric=first.result["primary_metric"], better=better)
     shown = {column for setting in settings for column in _columns(suite, setting, results)}
     extra = [column for column in (*EXTRA_COLUMNS, *_asked(suite)) if column in shown]
     weighed = any(score in WEIGHTS for _, score, _ in extra)
@@ -117,8 +143,8 @@ def _columns(suite: Suite, setting: str, results: Results) -> list[Column]:
     def filled(columns: Sequence[Column]) -> list[Column]:
         return [c for c in columns if not all(math.isnan(m.score(c[1], c[2])) for m in runs)]
 
-    main: Sequence[Column] = CENTRAL_COLUMNS if suite.headline == "central" else COLUMNS
-    if suite.headline == "central" or suite.columns:
+    main: Sequence[Column] = MAIN_COLUMNS[suite.headline]
+    if suite.headline != "clients" or suite.columns:
         main = filled(main)
     return [*main, *filled(EXTRA_COLUMNS), *filled(_asked(suite))]
 

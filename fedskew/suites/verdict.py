@@ -10,8 +10,9 @@ from typing import Literal
 from fedskew.suites.format import Claim, Suite
 from fedskew.suites.measure import Measured
 from fedskew.suites.numbers import span
-from fedskew.suites.scores import CURVES, WHOLE_RUN, ScoreName, meaning
-from fedskew.suites.statistics import Interval, interval
+from fedskew.suites.pairs import filled, is_pattern
+from fedskew.suites.scores import CURVES, ROUNDS, WHOLE_RUN, ScoreName, meaning
+from fedskew.suites.statistics import Interval, interval, mean
 
 Results = Mapping[tuple[str, str, int], Measured]
 """Finished runs by setting, arm and seed."""
@@ -66,7 +67,7 @@ def compared(suite: Suite, claim: Claim) -> str:
     """What a claim compares, in words."""
     score = claim.side(claim.better).score if claim.kind == "above" else claim.score
     what = meaning(score).format(target=claim.target, curve=CURVES[suite.headline])
-    when = "" if score in WHOLE_RUN else f", {claim.at} round"
+    when = "" if score in WHOLE_RUN else f", {ROUNDS[claim.at]}"
     less = (
         "" if claim.beyond is None
         else f"; the difference here minus that on {suite.setting(claim.beyond).label}"
@@ -109,36 +110,61 @@ def compare_arms(claim: Claim, setting: str, other: str, results: Results) -> Co
 def alone(claim: Claim, setting: str, results: Results) -> Comparison:
     """The score of one arm over the seeds, for a claim that compares nobody."""
     mine = claim.side(claim.better)
-    values = [
-        m.score(mine.score, claim.at, claim.target) for m in _runs(setting, mine.arm, results)
-    ]
-    return _compared(claim, setting, "", values, results)
+    arms = list(filled(mine.arm, _arms(setting, results)).values())
+    scores = _scores(claim, setting, arms, mine.score, results)
+    return _compared(claim, setting, "", list(scores.values()), results)
 
 
 def _compared(
     claim: Claim, setting: str, other: str, values: Sequence[float], results: Results
 ) -> Comparison:
     mine = claim.side(claim.better)
-    share = all(measured.is_share for measured in _runs(setting, mine.arm, results))
+    arms = filled(mine.arm, _arms(setting, results)).values()
+    share = all(m.is_share for (s, a, _), m in results.items() if s == setting and a in arms)
     return Comparison(other, interval(values), mine.score, share)
 
 
-def _runs(setting: str, arm: str, results: Results) -> list[Measured]:
-    return [measured for (s, a, _), measured in results.items() if (s, a) == (setting, arm)]
+def _arms(setting: str, results: Results) -> list[str]:
+    return list(dict.fromkeys(arm for where, arm, _ in results if where == setting))
 
 
 def _differences(claim: Claim, setting: str, other: str, results: Results) -> dict[int, float]:
     mine, theirs = claim.side(claim.better), claim.side(other)
-    differences: dict[int, float] = {}
-    for (where, arm, seed), measured in sorted(results.items(), key=lambda item: item[0]):
-        partner = results.get((setting, theirs.arm, seed))
-        if where != setting or arm != mine.arm or partner is None:
-            continue
-        difference = measured.score(mine.score, claim.at, claim.target)
-        difference -= partner.score(theirs.score, claim.at, claim.target)
-        sign = 1 if measured.higher_is_better(mine.score) else -1
-        differences[seed] = sign * difference
-    return differences
+    ran = _arms(setting, results)
+    here, there = filled(mine.arm, ran), filled(theirs.arm, ran)
+    if is_pattern(mine.arm) and is_pattern(theirs.arm):
+        # Like with like: where one side ran with more partners, only those of both count.
+        here, there = (
+            {star: arm for star, arm in side.items() if star in here.keys() & there.keys()}
+            for side in (here, there)
+        )
+    ours = _scores(claim, setting, list(here.values()), mine.score, results)
+    others = _scores(claim, setting, list(there.values()), theirs.score, results)
+    falls = any(
+        not measured.higher_is_better(mine.score)
+        for (where, arm, _), measured in results.items()
+        if where == setting and arm in here.values()
+    )
+    sign = -1 if falls else 1
+    return {seed: sign * (ours[seed] - others[seed]) for seed in ours if seed in others}
+
+
+def _scores(
+    claim: Claim, setting: str, arms: Sequence[str], score: ScoreName, results: Results
+) -> dict[int, float]:
+    """By seed, the mean over some arms; NaN where one of them did not run with that seed."""
+    seeds = sorted({seed for where, arm, seed in results if where == setting and arm in arms})
+    return {
+        seed: mean(
+            [
+                results[setting, arm, seed].score(score, claim.at, claim.target)
+                if (setting, arm, seed) in results
+                else math.nan
+                for arm in arms
+            ]
+        )
+        for seed in seeds
+    }
 
 
 def decide(

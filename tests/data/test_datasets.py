@@ -504,7 +504,7 @@ def test_every_dataset_is_described_with_its_files() -> None:
     rows = {row.name: row for row in describe()}
     assert list(rows) == [
         "digits", "mnist", "fashion-mnist", "femnist", "cifar10", "cifar100", "gtsrb", "har",
-        "chest-xray", "gaussian-clients", "bernoulli-clients",
+        "chest-xray", "gaussian-clients", "bernoulli-clients", "fe-cmnist", "fe-rotmnist",
     ]  # fmt: skip
     assert rows["femnist"].files == ("femnist/data/all_data/all_data_*.json", "femnist.npz")
     assert {name for name, row in rows.items() if not row.files} == {

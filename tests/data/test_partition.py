@@ -239,7 +239,7 @@ def test_matched_test_by_hand():
 def test_every_partition_says_what_it_does_and_which_knobs_it_has():
     assert set(PARTITIONS) == {
         "iid", "dirichlet", "shards", "biased", "one-class", "label-groups", "quantity", "owner",
-        "graded",
+        "graded", "owner-groups",
     }  # fmt: skip
     assert all(choice.summary.endswith(".") for choice in PARTITIONS.values())
     assert PARTITIONS["dirichlet"].knobs == {

@@ -87,6 +87,14 @@ def test_steps_by_environment_hold_one_batch_of_each_side_by_side(pads: bool) ->
         assert counts.max() - counts.min() <= 1
 
 
+def test_one_environment_alone_has_the_batches_of_plain_training_in_its_places() -> None:
+    plain = schedule(np.arange(7), KEY, 3, 2, True)
+    plan = schedule(np.arange(7), KEY, 3, 2, True, np.full(7, 1), environments=3)
+    assert plan.positions[:, 3:6].tolist() == plain.positions.tolist()
+    assert plan.mask[:, 3:6].tolist() == plain.mask.tolist()
+    assert plan.mask[:, :3].max() == plan.mask[:, 6:].max() == 0
+
+
 def test_an_environment_without_samples_is_all_padding() -> None:
     environment = np.array([0, 0, 2, 2])
     plan = schedule(np.arange(4), KEY, 2, 1, True, environment, environments=3)

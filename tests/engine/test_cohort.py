@@ -51,7 +51,7 @@ def trained(site: Site, work: list[Work], phase: Phase | None = None) -> list[Tr
     return [result for result in results if isinstance(result, Trained)]
 
 
-def eager(site: Site, work: Work, loss: Any, environments: int = 0) -> tuple[Tensors, float]:
+def eager(site: Site, work: Work, loss: Any, environments: int = 1) -> tuple[Tensors, float]:
     """One client, one batch at a time, with autograd; ``loss(tensors, x, y, step, places)``."""
     tensors = copied(work.tensors)
     environment = site.federation.environment
@@ -165,14 +165,11 @@ def test_noise_comes_from_the_stream_of_its_client(chunk: int) -> None:
 class Apart(Erm):
     """The sum of the mean losses of two environments, plus the square of their difference."""
 
-    environments = 2
+    by_environment = True
 
     def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
-        assert batch.environment is not None
-        each = F.cross_entropy(model(batch.x), batch.y, reduction="none")
-        first, second = (
-            (each * (batch.environment == e)).sum() / (batch.environment == e).sum() for e in (0, 1)
-        )
+        assert batch.environments == 2
+        first, second = batch.risks(F.cross_entropy(model(batch.x), batch.y, reduction="none"))
         return first + second + (first - second) ** 2
 
 
@@ -191,6 +188,59 @@ def test_every_step_sees_a_batch_of_each_environment(chunk: int) -> None:
     for work, result in zip(works(site), trained(site, works(site)), strict=True):
         expected, _ = eager(site, work, loss, environments=2)
         assert_close(result.tensors, expected, 1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_a_client_of_one_environment_has_ordinary_batches(chunk: int) -> None:
+    """Its risk is that of plain training, the other environment's is nought."""
+    federation = toy_federation((12, 30, 21))
+    environment = torch.arange(len(federation.y)) % 2
+    environment[federation.clients[1].train] = 1
+    federation = federation.with_data(environment=environment)
+    site = make_site(Recipe(objective=Apart()), federation, settings=SETTINGS, chunk=chunk)
+
+    def loss(tensors: Tensors, x: Tensor, y: Tensor, *_: Any) -> Tensor:
+        mean = F.cross_entropy(functional_call(site.module, tensors, (x,)), y)
+        return mean + mean**2
+
+    work = works(site)[1]
+    result = trained(site, works(site))[1]
+    assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+
+
+@dataclass(frozen=True)
+class Counting(Erm):
+    """Weighs a step's loss by how many the client remembers, this one included."""
+
+    def memory(self, environments: int) -> Tensors:
+        return {"count": torch.zeros(())}
+
+    def gradient(
+        self, module: nn.Module, trained: Tensors, fixed: Tensors, batch: Batch, client: Context
+    ) -> tuple[Tensors, Tensor, Tensors]:
+        gradients, loss, buffers = super().gradient(module, trained, fixed, batch, client)
+        count = client["count"] + 1
+        return {n: g * count for n, g in gradients.items()}, loss * count, {"count": count}
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_what_an_objective_remembers_goes_from_step_to_step_and_from_call_to_call(
+    chunk: int,
+) -> None:
+    """Clients of different lengths: whoever is done must not go on counting."""
+    site = make_site(Recipe(objective=Counting()), settings=SETTINGS, chunk=chunk)
+    works_before = [replace(w, memory={"count": torch.tensor(3.0)}) for w in works(site)]
+    for before, given in ((0, works(site)), (3, works_before)):
+
+        def loss(
+            tensors: Tensors, x: Tensor, y: Tensor, step: int, _: Any, before: int = before
+        ) -> Tensor:
+            mean = F.cross_entropy(functional_call(site.module, tensors, (x,)), y)
+            return (before + step + 1) * mean
+
+        for work, result in zip(given, trained(site, given), strict=True):
+            assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+            assert result.memory["count"].item() == before + result.steps
 
 
 @dataclass(frozen=True)

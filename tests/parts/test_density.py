@@ -102,7 +102,7 @@ def of_values(*values: float) -> Federation:
 )
 def test_values_that_are_no_probabilities_are_refused(values: tuple[float, ...], span: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        DensityLoss().check(model("made"), of_values(*values))
+        DensityLoss().check(model("made"), of_values(*values), 8)
     assert str(raised.value) == (
         f"model 'made' needs values in [0, 1], but these span {span}: set federation.normalise = "
         "'unit', or choose 'gaussian-made'."
@@ -110,8 +110,8 @@ def test_values_that_are_no_probabilities_are_refused(values: tuple[float, ...],
 
 
 def test_values_from_0_to_1_are_taken_and_a_gaussian_made_takes_any() -> None:
-    DensityLoss().check(model("made"), of_values(0.0, 1.0))
-    DensityLoss().check(model("gaussian-made"), of_values(-7.0, 1e3))
+    DensityLoss().check(model("made"), of_values(0.0, 1.0), 8)
+    DensityLoss().check(model("gaussian-made"), of_values(-7.0, 1e3), 8)
 
 
 def kept_of(federation: Federation, log_odds: list[float]) -> tuple[list[Groups], Groups]:

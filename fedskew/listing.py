@@ -1,0 +1,47 @@
+"""Options of the command line that take several names, and stop at the next option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import click
+from typer.core import TyperCommand
+
+from fedskew.errors import ConfigError
+
+LISTS = ("--objectives", "--aggregators")
+
+
+class Listing(TyperCommand):
+    """A command in which the words after such an option belong to it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, gathered(args))
+
+
+def gathered(arguments: Sequence[str], options: Sequence[str] = LISTS) -> list[str]:
+    """Arguments in which the words after an option are one.
+
+    >>> gathered(["a", "--of", "b", "c:d=1", "--to", "e"], ["--of"])
+    ['a', '--of', 'b c:d=1', '--to', 'e']
+    """
+    found: list[str] = []
+    listing = False
+    for argument in arguments:
+        if argument.startswith("-"):
+            listing = argument.partition("=")[0] in options
+        elif listing and found[-1] not in options:
+            found[-1] += f" {argument}"
+            continue
+        found.append(argument)
+    return found
+
+
+def count(option: str, text: str) -> int | Literal["all"]:
+    """A number of things, or all of them."""
+    if text == "all":
+        return "all"
+    if not text.isdecimal():
+        raise ConfigError(f"{option} must be 'all' or a whole number, not {text!r}.")
+    return int(text)

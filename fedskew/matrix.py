@@ -1,0 +1,177 @@
+"""Methods as users name them: one by one, or every client objective with every aggregator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedskew.config import Named, apply_overrides
+from fedskew.errors import ConfigError, unknown
+from fedskew.recipe import find, methods
+
+ALL = "all"
+AGGREGATORS = ("fedavg", "fedprox", "scaffold", "fednova", "fedgma")
+"""What ``all`` aggregators are; other methods that share a model may be named as well."""
+TIMES = "×"
+Given = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What clients minimise, and the method that does all the rest."""
+
+    objective: Named
+    aggregator: Named
+
+    @property
+    def method(self) -> Named:
+        """
+        >>> Pair(Named(name="irm", lam=1.0), Named(name="scaffold")).method.knobs
+        {'lam': 1.0, 'base': 'scaffold'}
+        """
+        knobs = self.aggregator.knobs
+        base = {"name": self.aggregator.name, **knobs} if knobs else self.aggregator.name
+        return Named(name=self.objective.name, **self.objective.knobs, base=base)
+
+
+def pairs(objectives: Iterable[Given] | str, aggregators: Iterable[Given] | str) -> list[Pair]:
+    """Every objective with every aggregator, each pair once and checked.
+
+    Names may carry settings, stand together in one text, or be ``all``. Without aggregators it is
+    the objectives' own default.
+
+    >>> [label(pair.method) for pair in pairs("erm, irm:lam=10", ["scaffold"])]
+    ['erm × scaffold', 'irm (lam=10) × scaffold']
+    """
+    rows = _listed("objective", objectives, list(known_objectives()))
+    columns = _listed("aggregator", aggregators, AGGREGATORS)
+    if columns and not rows:
+        raise ConfigError(
+            f"aggregators need objectives to go with: name some of {', '.join(known_objectives())}."
+        )
+    for objective in rows:
+        _check_objective(objective)
+    for aggregator in columns:
+        _check_aggregator(aggregator)
+    found: dict[str, Pair] = {}
+    for row in rows:
+        for column in columns or [base_of(row)]:
+            pair = Pair(row, column)
+            _check_together(pair)
+            found.setdefault(label(pair.method), pair)
+    return list(found.values())
+
+
+def known_objectives() -> tuple[str, ...]:
+    """The methods that only say what clients minimise, and leave all else to a base."""
+    return tuple(name for name in methods() if is_objective(name))
+
+
+def is_objective(name: str) -> bool:
+    return {"base", "environments"} <= find(name).defaults.keys()
+
+
+def parse_method(text: str) -> Named:
+    """A method as the command line names it.
+
+    >>> parse_method("fedprox:mu=0.1,weights=uniform").knobs
+    {'mu': 0.1, 'weights': 'uniform'}
+    >>> parse_method("my_rules:median:trim=2").name
+    'my_rules:median'
+    """
+    name, colon, knobs = text.partition(":")
+    if colon and name not in methods() and "=" not in knobs.partition(":")[0]:
+        function, colon, knobs = knobs.partition(":")
+        name = f"{name}:{function}"
+    # A comma inside a list is not followed by another setting's name and equals sign.
+    settings = re.split(r",(?=\s*\w+\s*=)", knobs) if knobs else []
+    if colon and not settings:
+        raise ConfigError(f"method {text!r} wants settings after the colon, like 'fedprox:mu=0.1'.")
+    for setting in settings:
+        if "=" not in setting:
+            raise ConfigError(f"method {text!r} wants name=value, not {setting!r}.")
+    return Named(**{**apply_overrides({}, settings), "name": name.strip()})
+
+
+def label(method: Named) -> str:
+    """A method with those of its settings that are not the default; an objective with its base.
+
+    >>> label(Named(name="fedprox", mu=0.1, weights="size"))
+    'fedprox (mu=0.1)'
+    >>> label(Named(name="irm", base={"name": "fedprox", "mu": 0.1}))
+    'irm × fedprox (mu=0.1)'
+    """
+    if not is_objective(method.name):
+        return own_label(method)
+    return f"{own_label(method, but='base')} {TIMES} {own_label(base_of(method))}"
+
+
+def base_of(objective: Named) -> Named:
+    """The method that does all the rest for an objective."""
+    base = objective.knobs.get("base", find(objective.name).defaults["base"])
+    return Named(**base) if isinstance(base, Mapping) else Named(name=str(base))
+
+
+def own_label(method: Named, but: str = "") -> str:
+    """A method with those of its own settings that are not the default, but for one."""
+    defaults = find(method.name).defaults
+    changed = [
+        f"{knob}={value}"
+        for knob, value in sorted(method.knobs.items())
+        if defaults.get(knob) != value and knob != but
+    ]
+    return f"{method.name} ({', '.join(changed)})" if changed else method.name
+
+
+def split_names(text: str) -> list[str]:
+    """Names that commas or spaces part; a comma before another setting of a name parts nothing.
+
+    >>> split_names("erm, irm:lam=10,anneal=5 vrex")
+    ['erm', 'irm:lam=10,anneal=5', 'vrex']
+    """
+    # Inside brackets a list or table goes on; a word and an equals sign go on with the settings.
+    found = re.split(r"(?:\s*,\s*|\s+)(?![^\[{]*[\]}])(?!\w+\s*=)", text.strip(" \t,"))
+    return [name for name in found if name]
+
+
+def _listed(kind: str, given: Iterable[Given] | str, everything: Sequence[str]) -> list[Named]:
+    chosen: list[Named] = []
+    for entry in [given] if isinstance(given, str) else given:
+        if not isinstance(entry, str):
+            chosen.append(Named(**entry))
+            continue
+        names = split_names(entry)
+        if not names:
+            raise ConfigError(f"{entry!r} names no {kind}: choose from {', '.join(everything)}.")
+        for name in names:
+            chosen += map(parse_method, everything if name == ALL else [name])
+    return chosen
+
+
+def _check_objective(objective: Named) -> None:
+    if ":" not in objective.name and objective.name not in known_objectives():
+        raise unknown("objective", objective.name, known_objectives())
+    if not is_objective(objective.name):
+        raise ConfigError(
+            f"{objective.name!r} is no objective: its function must take base and environments."
+        )
+    if "base" in objective.knobs:
+        raise ConfigError(
+            f"objective {objective.name!r} must not say base: the aggregators are its bases."
+        )
+    find(objective.name).recipe(**objective.knobs)
+
+
+def _check_aggregator(aggregator: Named) -> None:
+    if ":" not in aggregator.name and aggregator.name not in methods():
+        raise unknown("aggregator", aggregator.name, AGGREGATORS)
+    find(aggregator.name).recipe(**aggregator.knobs)
+
+
+def _check_together(pair: Pair) -> None:
+    try:
+        find(pair.method.name).recipe(**pair.method.knobs)
+    except ConfigError as error:
+        raise ConfigError(f"{label(pair.method)} cannot run: {error}") from None

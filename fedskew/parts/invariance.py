@@ -1,0 +1,317 @@
+"""Losses over a client's environments: what should hold in all of them alike, and how much.
+
+A penalty compares the environments a client has; those it lacks are padding and count for nothing.
+Sample weights scale cross-entropies and their slopes; features are taken as they come.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from functools import reduce
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedskew.data.federation import Federation
+from fedskew.errors import ConfigError
+from fedskew.parts.objective import Batch, Bound, Context, Erm
+
+WIDTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
+"""The γ of the Gaussian kernels exp(-γ·|x - y|²) whose sum MMD compares environments by."""
+
+
+@dataclass(frozen=True)
+class Annealed:
+    """A penalty's multiplier: ``before`` in a client's first ``steps`` steps, then ``after``."""
+
+    before: float
+    after: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        for value in (self.before, self.after, self.steps):
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"a penalty's multipliers and steps must be >= 0, not {value}.")
+
+    @property
+    def changes(self) -> bool:
+        return self.before != self.after
+
+    def at(self, step: Tensor | None) -> Tensor:
+        """The multiplier for a client that has made so many steps; None if they do not matter."""
+        if not self.changes:
+            return torch.full((), float(self.after))
+        assert step is not None, "an objective with a multiplier that changes counts steps"
+        return torch.where(step < self.steps, float(self.before), float(self.after))
+
+
+@dataclass(frozen=True)
+class EnvironmentErm(Erm):
+    """The mean cross-entropy over one batch from each environment.
+
+    With ``by_environment`` false a client is one environment and gets ordinary batches.
+    """
+
+    by_environment: bool = field(default=True, kw_only=True)
+    alone: ClassVar[str] = ""
+    """What the objective comes down to for a client with one environment."""
+
+    def remarks(self, federation: Federation) -> tuple[str, ...]:
+        single = len(federation.clients)
+        if self.by_environment:
+            single = clients_with_one_environment(federation)
+        if not self.alone or not single:
+            return ()
+        return (
+            f"{single} of {len(federation.clients)} clients have one environment only: "
+            f"for them {self.alone}.",
+        )
+
+
+def clients_with_one_environment(federation: Federation) -> int:
+    """How many clients train on samples of a single environment.
+
+    >>> import numpy as np
+    >>> from fedskew.data.federation import Client
+    >>> rows = np.arange(4)
+    >>> two = Federation("toy", torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), ("a",),
+    ...                  (Client("ann", rows[:2]), Client("bob", rows[2:])),
+    ...                  environment=torch.tensor([0, 1, 0, 0]))
+    >>> clients_with_one_environment(two)
+    1
+    """
+    if federation.environment is None:
+        return len(federation.clients)
+    environment = federation.environment.numpy()
+    return sum(len(set(environment[c.train].tolist())) == 1 for c in federation.clients)
+
+
+@dataclass(frozen=True)
+class Penalised(EnvironmentErm):
+    """mean_e L_e + Σ λ·penalty; subclasses have a field for each λ and say what they penalise.
+
+    ``rescale`` divides the whole by the largest λ of the moment where that is above 1: a λ of 100
+    otherwise makes steps 100 times as long, which plain SGD does not survive.
+    """
+
+    rescale: bool = field(default=False, kw_only=True)
+
+    @property
+    def multipliers(self) -> tuple[Annealed, ...]:
+        """All fields that are one, in order."""
+        values = (getattr(self, known.name) for known in fields(self))
+        return tuple(value for value in values if isinstance(value, Annealed))
+
+    def penalties(
+        self, features: Tensor, logits: Tensor, risks: Tensor, batch: Batch
+    ) -> tuple[Tensor, ...]:
+        """One number for each multiplier."""
+        raise NotImplementedError
+
+    @property
+    def counts_steps(self) -> bool:  # type: ignore[override]
+        return any(multiplier.changes for multiplier in self.multipliers)
+
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        features, logits, risks = answers(model, batch)
+        penalties = self.penalties(features, logits, risks, batch)
+        lams = [multiplier.at(batch.step) for multiplier in self.multipliers]
+        loss = batch.over_environments(risks)
+        for lam, penalty in zip(lams, penalties, strict=True):
+            loss = loss + lam * penalty
+        return loss / reduce(torch.maximum, lams).clamp(min=1.0) if self.rescale else loss
+
+
+def answers(model: Bound, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The features and logits of all samples, and the risk of each environment."""
+    features = model.part("body", batch.x)
+    logits = model.part("head", features)
+    risks = batch.risks(F.cross_entropy(logits, batch.y, reduction="none"))
+    return features.flatten(start_dim=1), logits, risks
+
+
+@dataclass(frozen=True)
+class Irm(Penalised):
+    """Invariant risk minimisation: one scale of the logits should be best in every environment."""
+
+    penalty: Annealed = Annealed(1.0, 100.0, 500)
+    alone = "irm compares two halves of one batch, so it shrinks logits and seeks no invariance"
+
+    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
+        check_halves(batch_size)
+
+    def penalties(
+        self, features: Tensor, logits: Tensor, risks: Tensor, batch: Batch
+    ) -> tuple[Tensor, ...]:
+        return (batch.over_environments(squared_slopes(logits, batch)),)
+
+
+def check_halves(batch_size: int) -> None:
+    if batch_size % 2:
+        raise ConfigError(
+            f"train.batch_size must be even, not {batch_size}: the penalty of IRM multiplies the "
+            "slopes of two halves of each batch."
+        )
+
+
+def squared_slopes(logits: Tensor, batch: Batch) -> Tensor:
+    """By environment, an unbiased estimate of |d/ds CE(s·z, y)|² at s = 1; it may be negative.
+
+    It is the product of the slopes of two halves of the batch, every other sample and those
+    between. A sample's slope is Σ_c p_c·z_c - z_y; a half without samples has slope 0.
+    """
+    expected = (logits.softmax(dim=1) * logits).sum(dim=1)
+    slopes = expected - logits.gather(1, batch.y[:, None]).squeeze(1)
+    slopes, real = batch.by_environment(slopes * batch.weight), batch.by_environment(batch.mask)
+    first, second = (
+        slopes[:, start::2].sum(dim=1) / real[:, start::2].sum(dim=1).clamp(min=1.0)
+        for start in (0, 1)
+    )
+    return first * second
+
+
+@dataclass(frozen=True)
+class Vrex(Penalised):
+    """Risk extrapolation: the environments' risks should not vary."""
+
+    penalty: Annealed = Annealed(1.0, 10.0, 500)
+    alone = "vrex is empirical risk"
+
+    def penalties(
+        self, features: Tensor, logits: Tensor, risks: Tensor, batch: Batch
+    ) -> tuple[Tensor, ...]:
+        deviations = risks - batch.over_environments(risks)
+        return (batch.over_environments(deviations.square()),)
+
+
+@dataclass(frozen=True)
+class IbErm(Penalised):
+    """Information bottleneck: features should vary no more than they have to."""
+
+    penalty: Annealed = Annealed(0.0, 100.0, 500)
+    alone = "ib-erm is empirical risk with a penalty on the variance of features"
+
+    def penalties(
+        self, features: Tensor, logits: Tensor, risks: Tensor, batch: Batch
+    ) -> tuple[Tensor, ...]:
+        return (batch.over_environments(feature_variance(features, batch)),)
+
+
+def feature_variance(features: Tensor, batch: Batch) -> Tensor:
+    """By environment, the unbiased variance over samples, its mean over features.
+
+    It is 0 where there are fewer than two samples.
+    """
+    _, deviations, real = by_moments(features, batch)
+    squares = deviations.square().mean(dim=2).sum(dim=1)
+    return squares / (real.sum(dim=1) - 1.0).clamp(min=1.0)
+
+
+def by_moments(features: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """By environment: the mean features [E, D], what is left of each sample [E, B, D] without
+    it (0 for padding), and which samples are real [E, B]."""
+    values, real = batch.by_environment(features), batch.by_environment(batch.mask)
+    counts = real.sum(dim=1).clamp(min=1.0)
+    means = (values * real[:, :, None]).sum(dim=1) / counts[:, None]
+    return means, (values - means[:, None]) * real[:, :, None], real
+
+
+@dataclass(frozen=True)
+class IbIrm(Penalised):
+    """IRM's penalty and the information bottleneck's."""
+
+    irm: Annealed = Annealed(1.0, 100.0, 500)
+    ib: Annealed = Annealed(0.0, 100.0, 500)
+    alone = "ib-irm shrinks logits and the variance of features and seeks no invariance"
+
+    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
+        check_halves(batch_size)
+
+    def penalties(
+        self, features: Tensor, logits: Tensor, risks: Tensor, batch: Batch
+    ) -> tuple[Tensor, ...]:
+        slopes = batch.over_environments(squared_slopes(logits, batch))
+        return slopes, batch.over_environments(feature_variance(features, batch))
+
+
+@dataclass(frozen=True)
+class Aligned(EnvironmentErm):
+    """mean_e L_e + γ·(mean distance of two environments' features)."""
+
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma < math.inf:
+            raise ConfigError(f"gamma must not be negative, not {self.gamma}.")
+
+    def distances(self, features: Tensor, batch: Batch) -> Tensor:
+        """Of every two environments [E, E]; 0 on the diagonal."""
+        raise NotImplementedError
+
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        features, _, risks = answers(model, batch)
+        pairs = batch.present[:, None] * batch.present[None, :]
+        # Each pair is there twice, and so is each of P·(P-1) in the denominator.
+        count = (pairs.sum() - batch.present.sum()).clamp(min=1.0)
+        distance = (self.distances(features, batch) * pairs).sum() / count
+        return batch.over_environments(risks) + self.gamma * distance
+
+
+@dataclass(frozen=True)
+class Mmd(Aligned):
+    """The squared maximum mean discrepancy, Kxx + Kyy - 2·Kxy, each K a mean of seven kernels."""
+
+    alone = "mmd is empirical risk"
+
+    def distances(self, features: Tensor, batch: Batch) -> Tensor:
+        real = batch.by_environment(batch.mask)
+        shares = real / real.sum(dim=1, keepdim=True).clamp(min=1.0)
+        return squared_distances(between_environments(gaussian_kernels(features), shares))
+
+
+def gaussian_kernels(features: Tensor) -> Tensor:
+    """Σ_γ exp(-γ·|x - y|²) of every two samples."""
+    # Distances do not change with the origin, but products of vectors far from it round worse.
+    centred = features - features.mean(dim=0).detach()
+    products = centred @ centred.T
+    squares = (centred * centred).sum(dim=1)
+    distances = (squares[:, None] + squares[None, :] - 2.0 * products).clamp(min=0.0)
+    itself = torch.eye(len(features), dtype=torch.bool, device=features.device)
+    distances = distances.masked_fill(itself, 0.0)
+    return torch.stack([torch.exp(-width * distances) for width in WIDTHS]).sum(dim=0)
+
+
+@dataclass(frozen=True)
+class Coral(Aligned):
+    """Mean squared differences of mean features, and of their covariances.
+
+    Covariances never exist: with X the centred samples of an environment,
+    Σ_ij C_ij·C'_ij is the sum of the squared entries of X·X'ᵀ over (n-1)·(n'-1).
+    """
+
+    alone = "coral is empirical risk"
+
+    def distances(self, features: Tensor, batch: Batch) -> Tensor:
+        means, deviations, real = by_moments(features, batch)
+        between_means = (means[:, None] - means[None, :]).square().mean(dim=2)
+        deviations = deviations.flatten(end_dim=1)
+        shares = real / (real.sum(dim=1, keepdim=True) - 1.0).clamp(min=1.0)
+        products = between_environments((deviations @ deviations.T).square(), shares)
+        return between_means + squared_distances(products) / features.shape[1] ** 2
+
+
+def between_environments(kernel: Tensor, shares: Tensor) -> Tensor:
+    """Σ_ij s_i·s_j·k_ij, i of one environment and j of another [E, E], with s [E, B]."""
+    count = len(shares)
+    own = torch.eye(count, dtype=shares.dtype, device=shares.device)
+    places = (own[:, :, None] * shares[None]).reshape(count, -1)
+    return places @ kernel @ places.T
+
+
+def squared_distances(products: Tensor) -> Tensor:
+    """|a - b|² of every two vectors, from their inner products."""
+    squares = products.diagonal()
+    return squares[:, None] + squares[None, :] - 2.0 * products

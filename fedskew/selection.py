@@ -1,0 +1,188 @@
+"""Which round's model counts: the named rules of model selection, and the extra runs one needs.
+
+What is wanted of a model is its score out of domain: on clients nobody trained with or, where
+there are none, on the central test set. Only ``oracle`` looks at that score to choose a round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedskew.config import Config
+from fedskew.data.federation import Federation
+from fedskew.data.keyed import keyed_rng
+from fedskew.errors import ConfigError
+from fedskew.experiment import MAIN, Run
+from fedskew.score import CENTRAL, Row
+
+RULES = ("last", "validation", "left-out", "oracle")
+MEANING = {
+    "last": "the last round",
+    "validation": "the round with the best mean score on the training clients' validation data",
+    "left-out": "the round with the best mean score on the validation data of a client left out "
+    "of training, over runs that leave one out each",
+    "oracle": "the round with the best score out of domain itself: it peeks at the test data, so "
+    "it is no way to choose a model, only a bound on what choosing could gain",
+}
+Curve = Mapping[int, float]
+"""A score by round, of the rounds that were scored."""
+Count = int | Literal["all"]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What the rules look at, and the test scores of the training clients (``in_domain``)."""
+
+    validation: Curve
+    ood: Curve
+    left_out: Curve = field(default_factory=dict)
+    higher_is_better: bool = True
+    in_domain: Curve = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Members:
+    """The names of a federation's clients."""
+
+    seen: tuple[str, ...]
+    unseen: tuple[str, ...]
+    validated: tuple[str, ...]
+    """Those seen clients that have validation data."""
+
+    @classmethod
+    def of(cls, federation: Federation) -> Members:
+        return cls(
+            tuple(c.name for c in federation.clients),
+            tuple(c.name for c in federation.unseen),
+            tuple(c.name for c in federation.clients if len(c.validation)),
+        )
+
+    @classmethod
+    def found_in(cls, rows: Iterable[Row]) -> Members:
+        """Those a run scored."""
+        rows = [row for row in rows if row.client != CENTRAL and row.stage == MAIN]
+
+        def named(on: str, split: str | None = None) -> tuple[str, ...]:
+            mine = (r for r in rows if r.on == on and split in (None, r.split))
+            return tuple(dict.fromkeys(row.client for row in mine))
+
+        return cls(named("seen"), named("unseen"), named("seen", "validation"))
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Who has no validation data, so that nothing is learnt by leaving it out."""
+        return tuple(name for name in self.seen if name not in self.validated)
+
+
+def chosen(rule: str, curves: Curves) -> int | None:
+    """The round a rule picks, the earliest of equals; None where it has nothing to go by.
+
+    >>> chosen("validation", Curves(validation={1: 0.4, 2: 0.6, 3: 0.6}, ood={1: 0.5, 2: 0.3}))
+    2
+    """
+    if rule == "last":
+        return max(curves.ood, default=None)
+    looked_at = {
+        "validation": curves.validation, "left-out": curves.left_out, "oracle": curves.ood,
+    }[rule]  # fmt: skip
+    known = {number: value for number, value in looked_at.items() if not math.isnan(value)}
+    sign = -1 if curves.higher_is_better else 1
+    return min(known, key=lambda number: (sign * known[number], number), default=None)
+
+
+def curves_of(run: Run, folds: Sequence[Run] = ()) -> Curves:
+    """What a finished run scored round by round; ``folds`` are its runs without one client each."""
+    result, rows = run.result, run.rows()
+    model, metric = str(result["primary_model"]), str(result["primary_metric"])
+    unseen = _curve(rows, model, metric, "unseen", "test")
+    ood = unseen or _curve(rows, "global", metric, "central", "test", CENTRAL)
+    found = [
+        _curve(fold.rows(), model, metric, "unseen", "validation", left_out_of(fold.config))
+        for fold in folds
+    ]
+    return Curves(
+        validation=_curve(rows, model, metric, "seen", "validation"),
+        ood=ood,
+        left_out=_mean_curve([curve for curve in found if curve], ood),
+        higher_is_better=bool(result["higher_is_better"]),
+        in_domain=_curve(rows, model, metric, "seen", "test"),
+    )
+
+
+def folds(config: Config, members: Federation | Members, count: Count) -> list[Config]:
+    """A run again without one of its clients, for ``count`` of them or "all" that have validation.
+
+    Everybody else holds what they held. Who is left out depends on the seed of the split alone,
+    so that all methods leave the same clients out, and more folds only add to fewer.
+    """
+    if isinstance(members, Federation):
+        members = Members.of(members)
+    if ":" in config.federation.dataset:
+        raise ConfigError(
+            f"clients cannot be left out of {config.federation.dataset!r}, whose function decides "
+            "who takes part: leave leave-out at 0."
+        )
+    able = sorted(members.validated)
+    if count == 0:
+        return []
+    if len(members.seen) < 2:
+        raise ConfigError("leave-out needs at least two training clients, but there is only one.")
+    if not able:
+        raise ConfigError(
+            "leave-out needs validation data at the clients: set federation.validation above 0."
+        )
+    if count != "all" and not 0 < count <= len(able):
+        raise ConfigError(
+            f"leave-out must be 'all' or a number from 0 to {len(able)}, the training clients with "
+            f"validation data, not {count}."
+        )
+    order = keyed_rng(config.split_seed, "left-out").permutation(able).tolist()
+    return [_without(config, members, name) for name in order[: None if count == "all" else count]]
+
+
+def left_out_of(fold: Config) -> str:
+    """The client that a run made by :func:`folds` leaves out."""
+    assert isinstance(fold.federation.unseen, list)
+    return fold.federation.unseen[-1]
+
+
+def _without(config: Config, members: Members, name: str) -> Config:
+    """The last of the unseen clients is the one left out."""
+    federation = config.federation.model_copy(update={"unseen": [*members.unseen, name]})
+    train, most = config.train, len(members.seen) - 1
+    if train.clients_per_round is not None and train.clients_per_round > most:
+        fewest = min(train.min_clients, most)
+        train = train.model_copy(update={"clients_per_round": most, "min_clients": fewest})
+    # Nobody looks at adapted models or drawn samples of these runs.
+    evaluate = config.evaluate.model_copy(
+        update={"fine_tune_epochs": 0, "shots": ["all"], "generated": 0}
+    )
+    return config.model_copy(
+        update={"federation": federation, "train": train, "evaluate": evaluate}
+    )
+
+
+def _curve(
+    rows: Iterable[Row], model: str, metric: str, on: str, split: str, client: str | None = None
+) -> dict[int, float]:
+    """The mean over clients, or one client's own, of models as trained, by round."""
+    values: dict[int, list[float]] = {}
+    for row in rows:
+        if (
+            row.stage == MAIN and row.adapted == "none" and client in (None, row.client)
+            and (row.model, row.metric, row.on, row.split) == (model, metric, on, split)
+        ):  # fmt: skip
+            values.setdefault(row.round, []).append(row.value)
+    # The very sum a run chooses its round by: another order of rounding could break a tie anew.
+    return {number: sum(found) / len(found) for number, found in sorted(values.items())}
+
+
+def _mean_curve(curves: Sequence[Curve], among: Curve) -> dict[int, float]:
+    """The mean over runs, in those rounds that all of them scored."""
+    if not curves:
+        return {}
+    shared = [number for number in among if all(number in curve for curve in curves)]
+    return {n: sum(curve[n] for curve in curves) / len(curves) for n in shared}
