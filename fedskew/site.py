@@ -198,8 +198,8 @@ def context_of(
     """What a phase's parts asked to read about a client that trains on these rows, by name.
 
     "received" is the model as sent, "class_counts" the rows' labels, "lr" the step size, "adaptive"
-    1 if steps are Adam's and else 0; any other name is a group of the client's private state or of the server's broadcast, and reads
-    as zeros until somebody has written it.
+    1 if steps are Adam's and else 0; any other name is a group of the client's private state or of
+    the server's broadcast, and reads as zeros until somebody has written it.
     """
     objective = phase.objective or site.recipe.objective
     context: dict[str, Any] = {}

@@ -103,13 +103,12 @@ def whole_where_small(federation: Federation, batch_size: int) -> Federation:
     if federation.environments_by != "random" or federation.environment is None:
         return federation
     counts = federation.environment_counts()
-    small = ((counts > 0) & (counts < batch_size)).any(axis=1)
-    if not small.any():
+    small = np.flatnonzero(((counts > 0) & (counts < batch_size)).any(axis=1))
+    if not len(small):
         return federation
     ids = federation.environment.clone()
-    for client, is_small in zip(federation.clients, small, strict=True):
-        if is_small:
-            ids[all_rows(client)] = 0
+    for place in small:
+        ids[all_rows(federation.clients[place])] = 0
     return federation.with_data(environment=ids, environments_by="random")
 
 

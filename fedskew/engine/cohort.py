@@ -209,10 +209,17 @@ class _Stack:
         """One step of every client: parameters, moments, buffers and losses move in place."""
         training, width = self._training, self._widths[step]
         batch = [t[step] if t.dim() < 3 else t[step, :, :width] for t in self._batches]
-        same = (self._trained, self._lr, self._fixed, self._context, (training.x, training.y))
-        self._constant = self._constant or leaves(*same)
+        same = (self._trained, self._lr, self._fixed, self._context)
+        data = (training.x, training.y)
+        self._constant = self._constant or leaves(*same, data)
         run, moved = training.step.ready(
-            (self.size, width), lambda: (*same, pytree.tree_unflatten(batch, self._structure))
+            (self.size, width),
+            # A graph keeps what it was traced with, and of the data it needs only the shape.
+            lambda: (
+                *same,
+                tuple(t[:1].expand(t.shape) for t in data),
+                pytree.tree_unflatten(batch, self._structure),
+            ),
         )
         outputs = run(*self._constant, *batch)
         count = len(self._trained)

@@ -69,7 +69,8 @@ class TracedStep:
         _refuse_hidden_randomness(graph)
         graph = rewrite(graph)
         moved = descend(graph, len(leaves(trees[0]))) if self._descends else frozenset()
-        return _scripted(graph, [t.clone() for t in inputs]), moved
+        # Weights are written on; what repeats itself in memory is only read.
+        return _scripted(graph, [t if 0 in t.stride() else t.clone() for t in inputs]), moved
 
 
 def for_each_client(function: Step) -> Step:

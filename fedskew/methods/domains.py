@@ -90,8 +90,8 @@ def erm(base: Base = "fedavg", environments: bool = True) -> Recipe:
                "rescale": RESCALE, "environments": ENVIRONMENTS},
         reduces=(Reduction({"lam": 0.0, "before": 0.0}, "erm"),),
         sends=SENDS,
-        fails="with one environment it only shrinks logits; an odd batch has no two halves; λ = 100 "
-        "without rescale wants Adam",
+        fails="with one environment it only shrinks logits; an odd batch has no two halves; "
+        "λ = 100 without rescale wants Adam",
         defaults="DomainBed's; the optimiser starts afresh each round, not at the switch",
     ),
 )  # fmt: skip
@@ -274,7 +274,8 @@ def groupdro(base: Base = "fedavg", eta: float = 0.01, environments: bool = True
     Card(
         summary="Any method whose clients follow only what environments agree on in sign.",
         paper="Parascandolo et al. 2021, Learning Explanations That Are Hard to Vary; "
-        + DOMAINBED + ".",
+        + DOMAINBED
+        + ".",
         update="mean_e g_e where |mean_e sign g_e| ≥ τ, else 0; over the share kept in the tensor",
         knobs={"base": BASE, "tau": "τ, above 0 and up to 1", "environments": ENVIRONMENTS},
         sends=SENDS,
@@ -292,8 +293,8 @@ def and_mask(base: Base = "fedavg", tau: float = 1.0, environments: bool = True)
     Card(
         summary="Any method whose clients follow the more what environments agree on more.",
         paper="Shahtalebi et al. 2021, SAND-mask; " + DOMAINBED + ".",
-        update="mean_e g_e·max(0, tanh(k·(|mean_e sign g_e| - τ)/var_e g_e)); over the share kept in "
-        "the tensor",
+        update="mean_e g_e·max(0, tanh(k·(|mean_e sign g_e| - τ)/var_e g_e)); over the share kept "
+        "in the tensor",
         knobs={"base": BASE, "tau": "τ, from 0 up to, not including, 1", "k": "sharpness, > 0",
                "environments": ENVIRONMENTS},
         sends=SENDS,

@@ -35,6 +35,7 @@ class PerEnvironment(EnvironmentErm):
     """Base of objectives that need the gradient of each environment by itself."""
 
     def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
+        super().check(module, federation, batch_size)
         if trains_batch_statistics(module):
             raise ConfigError(
                 "this method passes each environment through the model by itself, which BatchNorm "

@@ -141,6 +141,7 @@ class Irm(Penalised):
     alone = "irm compares two halves of one batch, so it shrinks logits and seeks no invariance"
 
     def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
+        super().check(module, federation, batch_size)
         check_halves(batch_size)
 
     def penalties(
@@ -228,6 +229,7 @@ class IbIrm(Penalised):
     alone = "ib-irm shrinks logits and the variance of features and seeks no invariance"
 
     def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
+        super().check(module, federation, batch_size)
         check_halves(batch_size)
 
     def penalties(

@@ -218,7 +218,7 @@ class Counting(Erm):
     def gradient(
         self, module: nn.Module, trained: Tensors, fixed: Tensors, batch: Batch, client: Context
     ) -> tuple[Tensors, Tensor, Tensors]:
-        gradients, loss, buffers = super().gradient(module, trained, fixed, batch, client)
+        gradients, loss, _ = super().gradient(module, trained, fixed, batch, client)
         count = client["count"] + 1
         return {n: g * count for n, g in gradients.items()}, loss * count, {"count": count}
 
