@@ -60,15 +60,22 @@ class EnvironmentErm(Erm):
     """What the objective comes down to for a client with one environment."""
 
     def remarks(self, federation: Federation) -> tuple[str, ...]:
-        single = len(federation.clients)
+        if not self.alone:
+            return ()
+        single = everybody = len(federation.clients)
         if self.by_environment:
             single = clients_with_one_environment(federation)
-        if not self.alone or not single:
-            return ()
-        return (
-            f"{single} of {len(federation.clients)} clients have one environment only: "
-            f"for them {self.alone}.",
-        )
+        found = []
+        if single:
+            found.append(
+                f"{single} of {everybody} clients have one environment only: for them {self.alone}."
+            )
+        if single < everybody and federation.environments_by == "random":
+            found.append(
+                "environments are random shares of a client's samples, so there is nothing to "
+                "tell them apart by: set federation.environments, or a skew that makes some."
+            )
+        return tuple(found)
 
 
 def clients_with_one_environment(federation: Federation) -> int:
@@ -141,8 +148,8 @@ class Irm(Penalised):
     alone = "irm compares two halves of one batch, so it shrinks logits and seeks no invariance"
 
     def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
-        super().check(module, federation, batch_size)
         check_halves(batch_size)
+        super().check(module, federation, batch_size)
 
     def penalties(
         self, features: Tensor, logits: Tensor, risks: Tensor, batch: Batch
@@ -229,8 +236,8 @@ class IbIrm(Penalised):
     alone = "ib-irm shrinks logits and the variance of features and seeks no invariance"
 
     def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
-        super().check(module, federation, batch_size)
         check_halves(batch_size)
+        super().check(module, federation, batch_size)
 
     def penalties(
         self, features: Tensor, logits: Tensor, risks: Tensor, batch: Batch

@@ -435,9 +435,9 @@ def test_scores_are_those_of_a_classifier() -> None:
 
 @pytest.mark.parametrize("objective", [Irm(), IbIrm(), Irm(by_environment=False)])
 def test_batches_without_two_halves_are_refused(objective: Irm | IbIrm) -> None:
-    objective.check(MODULE, toy_federation(), 32)
-    with pytest.raises(ConfigError, match=r"train\.batch_size must be even, not 33: .* two halves"):
-        objective.check(MODULE, toy_federation(), 33)
+    objective.check(MODULE, toy_federation(), 8)
+    with pytest.raises(ConfigError, match=r"train\.batch_size must be even, not 9: .* two halves"):
+        objective.check(MODULE, toy_federation(), 9)
 
 
 @pytest.mark.parametrize("values", [(-1.0, 1.0, 5), (1.0, float("nan"), 5), (1.0, 1.0, -5)])
