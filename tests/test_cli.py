@@ -54,7 +54,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["datasets", "partitions", "skews", "models", "methods", "examples", "suites"]
+    "kind",
+    ["datasets", "partitions", "skews", "environments", "models", "methods", "examples", "suites"],
 )
 def test_list_has_one_line_for_each_and_every_one_can_be_read_in_full(
     kind: str, capsys: pytest.CaptureFixture[str]

@@ -35,6 +35,7 @@ BEFORE = "the same before the switch"
 ANNEAL = "the client's step, over all rounds, at which the multiplier switches"
 RESCALE = "divide the loss by its multiplier where that is above 1, so that plain SGD survives it"
 SENDS = "what the base sends; environments never leave the client"
+NO_BATCH_NORM = "refused: each environment passes through the model by itself"
 DOMAINBED = "as in DomainBed, Gulrajani and Lopez-Paz 2021, In Search of Lost Domain Generalization"
 
 
@@ -243,8 +244,9 @@ def coral(base: Base = "fedavg", gamma: float = 1.0, environments: bool = True) 
         knobs={"base": BASE, "beta": "β, ≥ 0", "environments": ENVIRONMENTS},
         reduces=(Reduction({"beta": 0.0}, "erm"),),
         sends=SENDS,
+        batch_norm=NO_BATCH_NORM,
         fails="costs two gradients a step; β > 0 makes steps longer, too; with one environment it "
-        "only looks ahead; not with BatchNorm",
+        "only looks ahead",
         defaults="DomainBed's; the step ahead is the first one of the run's own optimiser",
     ),
 )
@@ -279,8 +281,9 @@ def groupdro(base: Base = "fedavg", eta: float = 0.01, environments: bool = True
         update="mean_e g_e where |mean_e sign g_e| ≥ τ, else 0; over the share kept in the tensor",
         knobs={"base": BASE, "tau": "τ, above 0 and up to 1", "environments": ENVIRONMENTS},
         sends=SENDS,
+        batch_norm=NO_BATCH_NORM,
         fails="many environments seldom agree; with one environment it is ERM, rescaled where "
-        "gradients are zero; not with BatchNorm",
+        "gradients are zero",
         defaults="DomainBed's",
     ),
 )
@@ -298,8 +301,8 @@ def and_mask(base: Base = "fedavg", tau: float = 1.0, environments: bool = True)
         knobs={"base": BASE, "tau": "τ, from 0 up to, not including, 1", "k": "sharpness, > 0",
                "environments": ENVIRONMENTS},
         sends=SENDS,
-        fails="gradients so small that k over their variance is huge make it a hard mask; not with "
-        "BatchNorm",
+        batch_norm=NO_BATCH_NORM,
+        fails="gradients so small that k over their variance is huge make it a hard mask",
         defaults="DomainBed's k; its τ = 1 masks everything for ever, so τ is 0.5",
     ),
 )  # fmt: skip

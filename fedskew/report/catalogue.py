@@ -81,6 +81,12 @@ def skews() -> dict[str, Entry]:
     return {name: _choice(choice) for name, choice in SKEWS.items()}
 
 
+def environments() -> dict[str, Entry]:
+    from fedskew.data.environments import ENVIRONMENTS
+
+    return {name: _choice(choice) for name, choice in ENVIRONMENTS.items()}
+
+
 def models() -> dict[str, Entry]:
     from fedskew.models import describe
 
@@ -121,6 +127,7 @@ CATALOGUES: dict[str, Callable[[], dict[str, Entry]]] = {
     "datasets": datasets,
     "partitions": partitions,
     "skews": skews,
+    "environments": environments,
     "models": models,
     "methods": methods,
     "examples": examples,

@@ -10,7 +10,7 @@ import torch
 
 from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
-from fedskew.data.environments import ENVIRONMENTS, with_environments
+from fedskew.data.environments import ENVIRONMENTS, whole_where_small, with_environments
 from fedskew.data.federation import Client, Federation
 from fedskew.data.parties import all_rows
 from fedskew.errors import ConfigError, DataError
@@ -214,6 +214,21 @@ def test_owners_are_needed_where_they_are_asked_for() -> None:
 def test_ids_that_are_none_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         owned(**changes)
+
+
+def test_clients_too_small_for_a_batch_of_each_random_environment_stay_whole() -> None:
+    """Ann trains on seven rows and bob on three: for batches of two, only bob is too small."""
+    before = with_environments(owned(), {"kind": "random"}, 0)
+    assert whole_where_small(before, 1) is before
+    after = whole_where_small(before, 2)
+    assert after.environments_by == "random"
+    assert before.environment is not None
+    assert after.environment is not None
+    ann, bob = (all_rows(client) for client in before.clients)
+    assert torch.equal(after.environment[ann], before.environment[ann])
+    assert after.environment[bob].tolist() == [0, 0, 0]
+    by_owner = with_environments(owned(), {"kind": "owner"}, 0)
+    assert whole_where_small(by_owner, 50) is by_owner
 
 
 def test_every_kind_says_what_it_does() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import resource
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -241,6 +243,26 @@ def test_what_an_objective_remembers_goes_from_step_to_step_and_from_call_to_cal
         for work, result in zip(given, trained(site, given), strict=True):
             assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
             assert result.memory["count"].item() == before + result.steps
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory in use there")
+def test_a_traced_step_keeps_no_copy_of_the_data() -> None:
+    """Two shapes are traced, and the data take 200 MB, of which clients hold little."""
+
+    def megabytes() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+    federation = toy_federation((12, 30))
+    x = torch.ones(100_000, 500)
+    labels = torch.zeros(len(x), dtype=torch.int64)
+    large = federation.with_data(x=x, y=labels, environment=None)
+    module = Classifier(nn.Linear(500, 5), nn.Linear(5, 3))
+    site = make_site(Recipe(), large, module, SETTINGS, chunk=1)
+    before = megabytes()
+    trained(site, works(site))
+    graphs = site.training(site.recipe.trains[0]).step._graphs
+    assert len(graphs) >= 2
+    assert megabytes() - before < 0.5 * x.numel() * 4 / 1e6
 
 
 @dataclass(frozen=True)
