@@ -28,13 +28,16 @@ class Matrix(Part):
     aggregators: Annotated[list[Choice], Field(min_length=1)]
     objective_config: dict[str, Fragment] = Field({}, description="laid over its arms, by name")
     aggregator_config: dict[str, Fragment] = Field({}, description="the same; it wins over the one")
+    aggregator_on: dict[str, dict[str, Fragment]] = Field(
+        {}, description="laid over an aggregator's arms on one dataset or setting, by both names"
+    )
     curves: Names = Field([], description="which pairs are drawn; none: those of the mean")
 
     @model_validator(mode="after")
     def _check(self) -> Matrix:
         sides = {
             "objective": (self.objectives, self.objective_config),
-            "aggregator": (self.aggregators, self.aggregator_config),
+            "aggregator": (self.aggregators, {**self.aggregator_config, **self.aggregator_on}),
         }
         for kind, (choices, configs) in sides.items():
             names = [choice.name for choice in choices]
@@ -62,6 +65,7 @@ class Matrix(Part):
                     self.objective_config.get(objective.name, {}),
                     self.aggregator_config.get(aggregator.name, {}),
                 ),
+                on=self.aggregator_on.get(aggregator.name, {}),
             )
             for objective in self.objectives
             for aggregator in self.aggregators
