@@ -355,7 +355,8 @@ def checked_model(config: Config, federation: Federation, stage: Stage) -> nn.Mo
             f"method {config.method.name!r} reads gradients off the way its clients went: "
             f"it needs train.optimiser = 'sgd', not {train.optimiser!r}."
         )
-    stage.recipe.objective.check(module, federation, train.batch_size)
+    fitting = whole_where_small(federation, train.batch_size)
+    stage.recipe.objective.check(module, fitting, train.batch_size)
     for report in (*stage.recipe.reports, *stage.hands_over):
         report.check(federation)
     return module

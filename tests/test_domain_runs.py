@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedskew.cli import main
+from fedskew.comparison import compare
 from fedskew.config import make_config
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
@@ -105,7 +106,13 @@ def test_a_client_too_small_for_random_environments_is_one(tmp_path: Path) -> No
     small = sum(math.floor(size / 2) < 16 for size in sizes)
     assert 0 < small < 3
     done = done_with("vrex", tmp_path, federation=federation)
-    assert done.result["warnings"][0].startswith(f"{small} of 3 clients have one environment only")
+    told = f"{small} of 3 clients have one environment only"
+    assert done.result["warnings"][0].startswith(told)
+    table = compare(
+        config=config, objectives=["vrex"], out=tmp_path / "comparison", references=False
+    )
+    assert table.matrix is not None
+    assert told in str(table.matrix)
 
 
 def test_vrex_of_clients_with_one_environment_is_fedavg(tmp_path: Path) -> None:
