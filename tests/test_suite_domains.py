@@ -253,6 +253,22 @@ def test_configs_of_both_sides_are_laid_over_each_other(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_an_aggregator_may_train_otherwise_in_one_setting(tmp_path: Path) -> None:
+    there = "aggregator_config.fedprox.train.lr = 0.2"
+    suite = toy_suite(tmp_path, (there, f"{there}\naggregator_on.fedprox.shards.train.lr = 0.7"))
+    rates = {
+        (cell.setting, cell.arm): cell.config.train.lr
+        for cell in cells(suite, "desk")
+        if cell.arm in ("erm+fedavg", "erm+fedprox")
+    }
+    assert rates == {
+        ("skewed", "erm+fedavg"): 0.1, ("skewed", "erm+fedprox"): 0.2,
+        ("shards", "erm+fedavg"): 0.1, ("shards", "erm+fedprox"): 0.7,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="unknown aggregator 'fedprx'"):
+        toy_suite(tmp_path, (there, "aggregator_on.fedprx.shards.train.lr = 0.7"))
+
+
 def test_patterns_limit_settings_and_scales_to_a_row_or_a_column(tmp_path: Path) -> None:
     suite = toy_suite(tmp_path)
     ran = [(c.setting, c.arm) for c in cells(suite, "desk")]
