@@ -296,10 +296,11 @@ def score_tasks(
     for model in kinds:
         for on, clients in (("seen", federation.clients), ("unseen", federation.unseen)):
             for client in clients:
+                # A client left out of training may choose rounds, but nothing is made of it later.
+                both = on == "seen" or not alone
+                splits = ("validation", "test") if both else ("test",)
                 sent = state.shared if model == "global" else state.sent_to(client.name)
-                task = ScoreTask(
-                    client.name, round_number, sent, model, ("validation", "test"), adapt, samples
-                )
+                task = ScoreTask(client.name, round_number, sent, model, splits, adapt, samples)
                 tasks.append((on, task))
         if model == "global" and not alone and len(federation.central_test):
             task = ScoreTask(CENTRAL, round_number, state.shared, model, ("test",))

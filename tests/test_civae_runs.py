@@ -75,10 +75,15 @@ def adapted_in(rows: Sequence[Row]) -> set[str]:
 
 
 def agrees_with_rows(done: Run) -> None:
-    """Every accuracy and macro F1 of a row is what its predictions say, and none is missing."""
+    """Every accuracy and macro F1 of a row is what its predictions say, and none is missing.
+
+    But for validation data of unseen clients, which choose rounds and nothing else.
+    """
     said = load_predictions(done.path)
     found = {}
     for row in main_rows(done):
+        if (row.on, row.split) == ("unseen", "validation"):
+            continue
         found[row.on, row.client, row.split, row.adapted, row.metric] = row.value
     keys = set(zip(*(said[name] for name in ("on", "client", "split", "adapted")), strict=True))
     assert keys == {key[:-1] for key in found}
