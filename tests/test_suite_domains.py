@@ -472,6 +472,8 @@ def test_only_pairs_of_the_mean_have_curves_unless_the_suite_says_so(tmp_path: P
     assert toy_suite(tmp_path).drawn(arms) == ["central", "erm+fedavg", "irm+fedavg"]
     other = toy_suite(tmp_path, ("[matrix]", '[matrix]\ncurves = "irm+*"'))
     assert other.drawn(arms) == ["central", "irm+fedavg", "irm+fedprox"]
+    control = toy_suite(tmp_path, ('role = "reference"', 'role = "control"'))
+    assert control.drawn(arms) == ["erm+fedavg", "irm+fedavg"]
 
 
 def test_printed_numbers_of_pairs_have_a_table_of_their_own(tmp_path: Path) -> None:

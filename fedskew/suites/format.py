@@ -220,9 +220,15 @@ class Suite(Part):
         return self.matrix is not None and arm in self.matrix
 
     def drawn(self, arms: Iterable[str]) -> list[str]:
-        """Those of some arms that have curves; of the matrix it is only a part."""
-        shown: Sequence[str] = self.matrix.drawn if self.matrix else ()
-        return [arm for arm in arms if not self.in_matrix(arm) or matches(arm, shown)]
+        """Those of some arms that have curves: beside a matrix, a part of it and references."""
+        if self.matrix is None:
+            return list(arms)
+        shown: Sequence[str] = self.matrix.drawn
+        return [
+            arm
+            for arm in arms
+            if matches(arm, shown) or (not self.in_matrix(arm) and self.arm(arm).role != "control")
+        ]
 
     def scale(self, name: str) -> Scale:
         for known, scale in self.scales.items():
