@@ -183,7 +183,10 @@ class _Stack:
         self._trained = {n: t for n, t in held.items() if n in training.trained}
         self._fixed = {n: t for n, t in held.items() if n not in training.trained}
         remembered = [{**training.memory, **w.memory} for w in works]
-        self._memory = {n: torch.stack([m[n] for m in remembered]) for n in training.memory}
+        self._memory = {
+            n: torch.stack([m[n] for m in remembered]).to(training.x.device)
+            for n in training.memory
+        }
         self._context = {**_stack_trees([w.context for w in works]), **self._memory}
         self._moments = training.optimiser.start(list(self._trained.values()))
         self._losses = training.x.new_zeros(self.size)

@@ -36,7 +36,8 @@ def remembers(recipe: Recipe) -> bool:
     """Whether what a client sends may depend on rounds it took part in before."""
     trained = [phase.trains for phase in recipe.trains if phase.model == "shared"]
     private = recipe.shares != EVERYTHING and any(part != recipe.shares for part in trained)
-    return private or recipe.objective.counts_steps
+    objective = recipe.objective
+    return private or objective.counts_steps or bool(objective.memory(environments=1))
 
 
 @method(

@@ -90,10 +90,8 @@ def clients_with_one_environment(federation: Federation) -> int:
     >>> clients_with_one_environment(two)
     1
     """
-    if federation.environment is None:
-        return len(federation.clients)
-    environment = federation.environment.numpy()
-    return sum(len(set(environment[c.train].tolist())) == 1 for c in federation.clients)
+    present = federation.environment_counts() > 0
+    return int((present.sum(axis=1) == 1).sum())
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,16 @@ def test_what_was_spent_is_what_the_accountant_says() -> None:
 
 @pytest.mark.parametrize(
     ("base", "helped"),
-    [("fedavg", True), ("ditto", True), ("fedbabu", True), ("fedper", False), ("fedrep", False)],
+    [
+        ("fedavg", True),
+        ("ditto", True),
+        ("fedbabu", True),
+        ("fedper", False),
+        ("fedrep", False),
+        ("coral", True),
+        ("irm", False),
+        ("groupdro", False),
+    ],
 )
 def test_drawing_clients_is_no_help_where_they_remember_earlier_rounds(
     base: str, helped: bool
