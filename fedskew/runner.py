@@ -28,19 +28,36 @@ class Observer(Protocol):
     def end(self, run: Run, repeated: bool) -> None: ...
 
 
+class Shelf:
+    """The federation in use: runs follow each other on the same data, which are read once."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._data_dir = data_dir
+        self._key: tuple[FederationSection, int] | None = None
+        self._held: Federation | None = None
+
+    def federation(self, config: Config) -> Federation:
+        key = (config.federation, config.split_seed)
+        if self._held is None or key != self._key:
+            self._held = None  # lets go of the old images before the next are read
+            self._held = make_federation(config, self._data_dir)
+            self._key = key
+        return self._held
+
+
 class Runner:
     """Runs configs into one folder; ``total`` is how many there will be."""
 
     def __init__(self, out: Path, data_dir: Path | None, watch: Observer | None) -> None:
         self.out, self.data_dir, self.watch = out, data_dir, watch
         self.position = self.total = 0
-        self._made: tuple[FederationSection, int, Federation] | None = None
+        self._shelf = Shelf(data_dir)
 
     def run(self, config: Config, *, draw: bool = True, without: str = "") -> Run:
         """Run a config, or finish it; ``without`` is the client it leaves out, if it does."""
         self.position += 1
         finished = self._folder(config).is_finished
-        federation = None if finished else self.federation(config)
+        federation = None if finished else self._shelf.federation(config)
         if self.watch:
             self.watch.begin(config, self.position, self.total, without)
         done = run(
@@ -51,20 +68,12 @@ class Runner:
             self.watch.end(done, finished)
         return done
 
-    def federation(self, config: Config) -> Federation:
-        """A config's federation, kept until another one is asked for."""
-        section, seed = config.federation, config.split_seed
-        if self._made is None or self._made[:2] != (section, seed):
-            self._made = None
-            self._made = (section, seed, make_federation(config, self.data_dir))
-        return self._made[2]
-
     def check(self, configs: Iterable[Config]) -> None:
         """Refuse what cannot work before anything runs."""
         for config in configs:
             if self._folder(config).is_finished:
                 continue
-            federation = self.federation(config)
+            federation = self._shelf.federation(config)
             recipe = find(config.method.name).recipe(**config.method.knobs)
             for stage in (*recipe.prepares, Stage(MAIN, recipe)):
                 try:
@@ -77,7 +86,7 @@ class Runner:
         folder = self._folder(config)
         if folder.is_finished:
             return Members.found_in(folder.rows())
-        return Members.of(self.federation(config))
+        return Members.of(self._shelf.federation(config))
 
     def _folder(self, config: Config) -> RunFolder:
         return RunFolder.of(config, self.out)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedskew.config import Config
-from fedskew.data.federation import Federation
-from fedskew.experiment import Run, make_federation, run
+from fedskew.experiment import Run, run
 from fedskew.folder import RunFolder
+from fedskew.runner import Shelf
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import write_atomically, write_json
@@ -209,7 +208,7 @@ class _Runs:
 
     def all_of(self, plan: Sequence[Cell], before: int = 0) -> list[tuple[Cell, Run]]:
         """Do what is left of these; ``before`` is how many were done in an earlier call."""
-        shelf = _Shelf(self.data_dir)
+        shelf = Shelf(self.data_dir)
         total = before + len(plan)
         done = []
         for number, cell in enumerate(plan, start=before + 1):
@@ -242,20 +241,3 @@ def _rounds_of(
         tell(Step(number, total, cell, "round", progress.round))
 
     return watch
-
-
-class _Shelf:
-    """The federation in use: arms follow each other on the same data, which are read once."""
-
-    def __init__(self, data_dir: Path | None) -> None:
-        self._data_dir = data_dir
-        self._key: tuple[str, int] | None = None
-        self._held: Federation | None = None
-
-    def federation(self, config: Config) -> Federation:
-        key = (config.federation.model_dump_json(), config.split_seed)
-        if self._held is None or key != self._key:
-            self._held = None  # lets go of the old images before the next are read
-            self._held = make_federation(config, self._data_dir)
-            self._key = key
-        return self._held

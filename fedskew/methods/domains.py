@@ -34,6 +34,11 @@ ENVIRONMENTS = "false: every client is one environment, whatever its samples are
 BEFORE = "the same before the switch"
 ANNEAL = "the client's step, over all rounds, at which the multiplier switches"
 RESCALE = "divide the loss by its multiplier where that is above 1, so that plain SGD survives it"
+PENALTY_KNOBS = {
+    "base": BASE, "lam": "λ after the switch, ≥ 0", "before": BEFORE, "anneal": ANNEAL,
+    "rescale": RESCALE, "environments": ENVIRONMENTS,
+}  # fmt: skip
+ANNEALED_DEFAULTS = "DomainBed's; the optimiser starts afresh each round, not at the switch"
 SENDS = "what the base sends; environments never leave the client"
 NO_BATCH_NORM = "refused: each environment passes through the model by itself"
 DOMAINBED = "as in DomainBed, Gulrajani and Lopez-Paz 2021, In Search of Lost Domain Generalization"
@@ -87,13 +92,12 @@ def erm(base: Base = "fedavg", environments: bool = True) -> Recipe:
         paper="Arjovsky et al. 2019, Invariant Risk Minimization; " + DOMAINBED + ".",
         update="mean_e L_e + λ·mean_e g₁·g₂, g_h the slope of half a batch's loss in a factor on "
         "the logits",
-        knobs={"base": BASE, "lam": "λ after the switch, ≥ 0", "before": BEFORE, "anneal": ANNEAL,
-               "rescale": RESCALE, "environments": ENVIRONMENTS},
+        knobs=PENALTY_KNOBS,
         reduces=(Reduction({"lam": 0.0, "before": 0.0}, "erm"),),
         sends=SENDS,
         fails="with one environment it only shrinks logits; an odd batch has no two halves; "
         "λ = 100 without rescale wants Adam",
-        defaults="DomainBed's; the optimiser starts afresh each round, not at the switch",
+        defaults=ANNEALED_DEFAULTS,
     ),
 )  # fmt: skip
 def irm(
@@ -115,14 +119,13 @@ def irm(
         paper="Krueger et al. 2021, Out-of-Distribution Generalization via Risk Extrapolation; "
         + DOMAINBED + ".",
         update="mean_e L_e + λ·mean_e (L_e - mean L)²",
-        knobs={"base": BASE, "lam": "λ after the switch, ≥ 0", "before": BEFORE, "anneal": ANNEAL,
-               "rescale": RESCALE, "environments": ENVIRONMENTS},
+        knobs=PENALTY_KNOBS,
         reduces=(Reduction({"lam": 0.0, "before": 0.0}, "erm"),
                  Reduction({"environments": False}, "fedavg")),
         sends=SENDS,
         fails="with one environment it is ERM; an environment that is harder for good reason is "
         "levelled too",
-        defaults="DomainBed's; the optimiser starts afresh each round, not at the switch",
+        defaults=ANNEALED_DEFAULTS,
     ),
 )  # fmt: skip
 def vrex(
@@ -144,12 +147,11 @@ def vrex(
         paper="Ahuja et al. 2021, Invariance Principle Meets Information Bottleneck; "
         + DOMAINBED + ".",
         update="mean_e L_e + λ·mean_e (mean over features of their variance in the batch)",
-        knobs={"base": BASE, "lam": "λ after the switch, ≥ 0", "before": BEFORE, "anneal": ANNEAL,
-               "rescale": RESCALE, "environments": ENVIRONMENTS},
+        knobs=PENALTY_KNOBS,
         reduces=(Reduction({"lam": 0.0, "before": 0.0}, "erm"),),
         sends=SENDS,
         fails="a large λ squeezes what the label needs, too",
-        defaults="DomainBed's; the optimiser starts afresh each round, not at the switch",
+        defaults=ANNEALED_DEFAULTS,
     ),
 )  # fmt: skip
 def ib_erm(
@@ -178,7 +180,7 @@ def ib_erm(
                  Reduction({"lam": 0.0, "before": 0.0}, "ib-erm")),
         sends=SENDS,
         fails="as irm and ib-erm",
-        defaults="DomainBed's; the optimiser starts afresh each round, not at the switch",
+        defaults=ANNEALED_DEFAULTS,
     ),
 )  # fmt: skip
 def ib_irm(
@@ -214,7 +216,7 @@ def ib_irm(
     ),
 )
 def mmd(base: Base = "fedavg", gamma: float = 1.0, environments: bool = True) -> Recipe:
-    return with_objective(base, Mmd(not_negative("gamma", gamma), by_environment=environments))
+    return with_objective(base, Mmd(gamma, by_environment=environments))
 
 
 @method(
@@ -231,7 +233,7 @@ def mmd(base: Base = "fedavg", gamma: float = 1.0, environments: bool = True) ->
     ),
 )
 def coral(base: Base = "fedavg", gamma: float = 1.0, environments: bool = True) -> Recipe:
-    return with_objective(base, Coral(not_negative("gamma", gamma), by_environment=environments))
+    return with_objective(base, Coral(gamma, by_environment=environments))
 
 
 @method(
@@ -251,7 +253,7 @@ def coral(base: Base = "fedavg", gamma: float = 1.0, environments: bool = True) 
     ),
 )
 def mldg(base: Base = "fedavg", beta: float = 1.0, environments: bool = True) -> Recipe:
-    return with_objective(base, Mldg(not_negative("beta", beta), by_environment=environments))
+    return with_objective(base, Mldg(beta, by_environment=environments))
 
 
 @method(
@@ -268,7 +270,7 @@ def mldg(base: Base = "fedavg", beta: float = 1.0, environments: bool = True) ->
     ),
 )
 def groupdro(base: Base = "fedavg", eta: float = 0.01, environments: bool = True) -> Recipe:
-    return with_objective(base, GroupDro(not_negative("eta", eta), by_environment=environments))
+    return with_objective(base, GroupDro(eta, by_environment=environments))
 
 
 @method(

@@ -138,29 +138,29 @@ def answers(model: Bound, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return features.flatten(start_dim=1), logits, risks
 
 
+class InHalves(Penalised):
+    """Base of penalties that compare two halves of every batch."""
+
+    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
+        if batch_size % 2:
+            raise ConfigError(
+                f"train.batch_size must be even, not {batch_size}: the penalty of IRM multiplies "
+                "the slopes of two halves of each batch."
+            )
+        super().check(module, federation, batch_size)
+
+
 @dataclass(frozen=True)
-class Irm(Penalised):
+class Irm(InHalves):
     """Invariant risk minimisation: one scale of the logits should be best in every environment."""
 
     penalty: Annealed = Annealed(1.0, 100.0, 500)
     alone = "irm compares two halves of one batch, so it shrinks logits and seeks no invariance"
 
-    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
-        check_halves(batch_size)
-        super().check(module, federation, batch_size)
-
     def penalties(
         self, features: Tensor, logits: Tensor, risks: Tensor, batch: Batch
     ) -> tuple[Tensor, ...]:
         return (batch.over_environments(squared_slopes(logits, batch)),)
-
-
-def check_halves(batch_size: int) -> None:
-    if batch_size % 2:
-        raise ConfigError(
-            f"train.batch_size must be even, not {batch_size}: the penalty of IRM multiplies the "
-            "slopes of two halves of each batch."
-        )
 
 
 def squared_slopes(logits: Tensor, batch: Batch) -> Tensor:
@@ -226,16 +226,12 @@ def by_moments(features: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class IbIrm(Penalised):
+class IbIrm(InHalves):
     """IRM's penalty and the information bottleneck's."""
 
     irm: Annealed = Annealed(1.0, 100.0, 500)
     ib: Annealed = Annealed(0.0, 100.0, 500)
     alone = "ib-irm shrinks logits and the variance of features and seeks no invariance"
-
-    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
-        check_halves(batch_size)
-        super().check(module, federation, batch_size)
 
     def penalties(
         self, features: Tensor, logits: Tensor, risks: Tensor, batch: Batch
