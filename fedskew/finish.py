@@ -10,7 +10,7 @@ from fedskew.config import Config
 from fedskew.federate.backends import Backend
 from fedskew.federate.plan import Plan
 from fedskew.federate.roster import Roster
-from fedskew.federate.tasks import Ask, SaveTask, TogetherTask
+from fedskew.federate.tasks import Ask, FindTask, SaveTask, TogetherTask
 from fedskew.folder import RunFolder
 from fedskew.score import Row, by_group, summarise
 from fedskew.server import Progress, broadcast_of, rows_of, score_tasks
@@ -47,7 +47,25 @@ def finish(
             save_tensors(path, {**plan.initial, **progress.state.shared})
     result = summary(config, plan, backend.roster, folder, more, last, selected)
     result["stages"] = [_stage(folder, name, count) for name, count in sent.items()]
+    result |= _findings(plan, backend, stored["selected"])
     folder.finish(more, {**result, "notes": notes})
+
+
+def _findings(plan: Plan, backend: Backend, progress: Progress) -> dict[str, dict[str, Any]]:
+    """What the recipe leaves for people, by finding and client."""
+    if not plan.recipe.leaves:
+        return {}
+    members = backend.roster.seen
+    total = sum(member.sizes["train"] for member in members)
+    asks = [
+        Ask(m.name, find=FindTask(m.name, total), since=progress.kept.get(m.name, ""))
+        for m in members
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for answer in backend.exchange(asks):
+        for name, numbers in answer.found.items():
+            found.setdefault(name, {})[answer.client] = dict(numbers)
+    return found
 
 
 def _last_look(

@@ -15,6 +15,7 @@ from fedskew.parts.aggregate import Aggregator, Mean
 from fedskew.parts.begin import Begin
 from fedskew.parts.correct import Correction
 from fedskew.parts.distil import Invention
+from fedskew.parts.finding import Finding
 from fedskew.parts.objective import Erm, Objective
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, Select
@@ -72,6 +73,7 @@ class Recipe:
     reports: tuple[Report, ...] = ()
     aggregates: Aggregator = field(default_factory=Mean)
     adapts: Adapt | None = None
+    leaves: tuple[Finding, ...] = ()
     prepares: tuple[Stage, ...] = ()
     begins: Begin = field(default_factory=Begin)
     pools: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -65,6 +66,14 @@ class SaveTask:
 
 
 @dataclass(frozen=True)
+class FindTask:
+    """Tell the numbers of the recipe's findings; ``total`` counts all clients' training samples."""
+
+    client: str
+    total: int
+
+
+@dataclass(frozen=True)
 class Scored:
     """Scores by split, or why there are none."""
 
@@ -77,7 +86,8 @@ class Scored:
 class Ask:
     """All that one client is asked at once.
 
-    First models are scored, then the client trains or describes, and last it saves its own model.
+    First models are scored, then the client trains or describes, saves its own model, and tells
+    what its recipe leaves for people.
     ``since`` labels the private state it starts from (none: it has not
     got any yet) and ``until`` that which it ends with; states never change, so asking twice gives
     the same answer twice. Of older states only those in ``keep`` will be asked for again.
@@ -88,6 +98,7 @@ class Ask:
     train: TrainTask | None = None
     describe: DescribeTask | None = None
     save: SaveTask | None = None
+    find: FindTask | None = None
     since: str = ""
     until: str = ""
     keep: tuple[str, ...] = ()
@@ -97,7 +108,7 @@ class Ask:
 class Answer:
     """What came of an ask: scores in their order, an update, or why there is none.
 
-    ``label`` names the client's newest private state.
+    ``label`` names the client's newest private state, ``found`` are the numbers of findings.
     """
 
     client: str
@@ -106,6 +117,7 @@ class Answer:
     loss: float = math.nan
     error: str | None = None
     label: str = ""
+    found: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

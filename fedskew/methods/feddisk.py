@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedskew.errors import ConfigError
 from fedskew.methods.discrepancy import based_on
 from fedskew.methods.generative import classless
+from fedskew.methods.sample_weights import SampleWeightsLeft
 from fedskew.parts.density import DensityLoss, KeepBest, within_unit
 from fedskew.parts.ratio import Estimator, KeepDensity, SampleWeights
 from fedskew.recipe import Card, ModelChoice, Recipe, Reduction, Stage, find, method
@@ -126,4 +127,4 @@ def feddisk(
         hands_over=(SampleWeights(estimator, clip),),
         score_every=1,
     )
-    return replace(recipe, prepares=(together, apart))
+    return replace(recipe, prepares=(together, apart), leaves=(*recipe.leaves, SampleWeightsLeft()))

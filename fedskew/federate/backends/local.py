@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fedskew.client import Outcome, describe_clients, train_clients
@@ -12,13 +14,14 @@ from fedskew.data.federation import Federation
 from fedskew.federate.holdings import Holdings, roster_of
 from fedskew.federate.plan import Plan
 from fedskew.federate.private import PrivateStates, States
-from fedskew.federate.tasks import Answer, Ask, SaveTask, Scored, ScoreTask, TogetherTask
+from fedskew.federate.tasks import Answer, Ask, FindTask, SaveTask, Scored, ScoreTask, TogetherTask
 from fedskew.federate.together import measured_together
+from fedskew.parts.finding import Holder
 from fedskew.parts.report import Groups
 from fedskew.predictions import PREDICTIONS, Predictions
 from fedskew.score import Measured
 from fedskew.scoring import look, personal_model, scored
-from fedskew.store import make_folder, save_tensors
+from fedskew.store import make_folder, save_arrays, save_tensors
 
 
 class LocalBackend:
@@ -56,13 +59,14 @@ class LocalBackend:
             if ask.save is not None:
                 self._save(ask.save, private[ask.client])
             self._states.sweep(ask.client, {*ask.keep, ask.since, labels[ask.client]})
+        found = self._found(asks, private)
         answers = []
         for ask in asks:
             outcome = outcomes.get(ask.client, Outcome(ask.client))
             answers.append(
                 Answer(
                     ask.client, tuple(scores[ask.client]), outcome.update, outcome.loss,
-                    outcome.error, labels[ask.client],
+                    outcome.error, labels[ask.client], found.get(ask.client, {}),
                 )
             )  # fmt: skip
         return answers
@@ -115,6 +119,26 @@ class LocalBackend:
         for label, states in written.items():
             self._states.put(label, states)
         return labels
+
+    def _found(self, asks: Sequence[Ask], private: States) -> dict[str, dict[str, Any]]:
+        """The numbers of findings, by client; their arrays go into one file each."""
+        found: dict[str, dict[str, Any]] = {}
+        tasks = [ask.find for ask in asks if ask.find is not None]
+        for finding in self.holdings.plan.recipe.leaves:
+            left = {t.client: finding.leave(self._holder(t, private[t.client])) for t in tasks}
+            arrays = [each.arrays for each in left.values() if each and each.arrays]
+            for client, each in left.items():
+                if each is not None:
+                    found.setdefault(client, {})[finding.name] = each.numbers
+            if arrays and self._results is not None:
+                path = self._results / f"{finding.name}.npz"
+                save_arrays(path, {n: np.concatenate([a[n] for a in arrays]) for n in arrays[0]})
+        return found
+
+    def _holder(self, task: FindTask, private: Groups) -> Holder:
+        client = self.holdings.clients[task.client]
+        ratio = self.holdings.log_ratio_of(client.train)
+        return Holder(client, self._federation.y, private, task.total, ratio)
 
     def _save(self, task: SaveTask, own: Groups) -> None:
         if self._results is not None:
