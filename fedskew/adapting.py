@@ -14,6 +14,7 @@ from fedskew.data.federation import Indices
 from fedskew.engine.cohort import Work, train
 from fedskew.engine.evaluate import Question, Scoring, evaluate
 from fedskew.engine.streams import stream
+from fedskew.errors import Diverged, locate
 from fedskew.parts.objective import Batch, Bound, Objective, Tensors
 from fedskew.parts.report import Groups
 from fedskew.recipe import Adapt, Phase
@@ -146,7 +147,9 @@ def scoring(site: Site, objective: Objective | None = None) -> Scoring:
         return chosen.scores(Bound(module, tensors), Batch(**batch))
 
     noise = partial(chosen.noise, site.module)
-    return Scoring(site.evaluation, score, chosen.summed, noise, site.x, site.y)
+    return Scoring(
+        site.evaluation, score, chosen.summed, noise, site.x, site.y, plain=site.plan.is_plain
+    )
 
 
 def _through(
@@ -193,10 +196,11 @@ def _trained(
         key = (site.seed, site.stage, "adapt", number, adaptation.client, adaptation.round)
         context = context_of(site, phase, training, rows, model, adaptation.own, {})
         works.append(Work(str(i), rows, model, context, key=key))
-    diverged = ArithmeticError("its parameters are not finite after adapting")
+    diverged = Diverged("its parameters are not finite after adapting")
     results: list[tuple[int, Tensors | Exception]] = []
     for i, result in zip(members, train(works, training), strict=True):
         if isinstance(result, Exception):
+            locate(result, f"phase {number + 1}")
             results.append((i, result))
         else:
             results.append((i, result.tensors if result.finite else diverged))

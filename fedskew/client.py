@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import torch
 
 from fedskew.engine.cohort import Trained, Work, in_workers, train
 from fedskew.engine.evaluate import Scores
 from fedskew.engine.streams import stream
+from fedskew.errors import failure, locate, located
 from fedskew.parts.aggregate import Update
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import (
@@ -89,6 +90,9 @@ class Scored:
     samples: dict[str, Tensors] = field(default_factory=dict)
 
 
+AnyTask = TypeVar("AnyTask", TrainTask, DescribeTask)
+
+
 def train_clients(
     site: Site, tasks: Sequence[TrainTask], private: Mapping[str, Groups]
 ) -> list[Outcome]:
@@ -139,7 +143,8 @@ def train_clients(
                     steps[task.client] += result.steps
                     losses[task.client] = result.loss
             else:
-                errors[task.client] = f"{type(result).__name__}: {result}"
+                locate(result, f"phase {number + 1}")
+                errors[task.client] = failure(result, _place(site, task))
 
     def answer(task: TrainTask) -> Outcome:
         name = task.client
@@ -168,7 +173,7 @@ def train_clients(
             return Outcome(name, error=f"its report {wrong} is not finite")
         return Outcome(name, update, keeps, losses.get(name, float("nan")))
 
-    return in_workers(lambda task: _guarded(answer, task), tasks)
+    return _answers(site, answer, tasks)
 
 
 def describe_clients(
@@ -182,7 +187,7 @@ def describe_clients(
         size = len(site.clients[task.client].train)
         return Outcome(task.client, Update(task.client, {}, size, 0, sends), keeps)
 
-    return in_workers(lambda task: _guarded(answer, task), tasks)
+    return _answers(site, answer, tasks)
 
 
 def not_finite(*groups: Tensors) -> str | None:
@@ -199,12 +204,27 @@ def _steps_before(private: Groups) -> int:
     return int(private[STEPS]["n"]) if STEPS in private else 0
 
 
-def _guarded(answer: Any, task: TrainTask | DescribeTask) -> Outcome:
-    """A client that raises is one lost answer, never a lost round."""
-    try:
-        return answer(task)  # type: ignore[no-any-return]
-    except Exception as error:
-        return Outcome(task.client, error=f"{type(error).__name__}: {error}")
+def _answers(
+    site: Site, answer: Callable[[AnyTask], Outcome], tasks: Sequence[AnyTask]
+) -> list[Outcome]:
+    """One answer a task; a client that raises is one lost answer, not a lost round."""
+
+    def guarded(task: AnyTask) -> Outcome | Exception:
+        try:
+            return answer(task)
+        except Exception as error:
+            return error
+
+    return [
+        found
+        if isinstance(found, Outcome)
+        else Outcome(task.client, error=failure(found, _place(site, task)))
+        for task, found in zip(tasks, in_workers(guarded, tasks, site.plan.is_plain), strict=True)
+    ]
+
+
+def _place(site: Site, task: TrainTask | DescribeTask) -> str:
+    return f"client {task.client!r}, stage {site.stage!r}, round {task.round}"
 
 
 def _reported(
@@ -241,7 +261,8 @@ def _reported(
         log_ratio=site.log_ratio_of(site.clients[task.client].train),
     )
     for report in reports:
-        reported = report.report(finished)
+        with located(f"report {type(report).__name__}"):
+            reported = report.report(finished)
         sends.update(reported.sends)
         keeps.update(reported.keeps)
     return sends, keeps

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedskew.adapting import Adaptation, adapted, scoring
 from fedskew.client import Scored, ScoreTask
 from fedskew.engine.evaluate import Question, Scores, sample_values
+from fedskew.errors import failure, located
 from fedskew.parts.objective import Bound, Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.parts.select import BATCH_NORM, only
@@ -38,22 +39,22 @@ def score_clients(
     adaptations = [_adaptation(tasks[i], models[i], private) for i in changed]
     for i, result in zip(changed, adapted(site, adaptations), strict=True):
         if isinstance(result, Exception):
-            errors[i] = f"{type(result).__name__}: {result}"
+            where = f"client {tasks[i].client!r}, stage {site.stage!r}, round {tasks[i].round}"
+            errors[i] = failure(result, f"{where}, adapting")
         else:
             models[i] = result
     asked = [(i, s) for i in range(len(tasks)) for s in tasks[i].splits if i not in errors]
-    answers = sample_values(
-        [
-            Question(
-                models[i],
-                site.federation.central_test if tasks[i].client == CENTRAL else
-                site.clients[tasks[i].client].split(s),
-                (site.seed, site.stage, s, tasks[i].client),
-            )
-            for i, s in asked
-        ],
-        scoring(site),
-    )  # fmt: skip
+    questions = [
+        Question(
+            models[i],
+            site.federation.central_test if tasks[i].client == CENTRAL else
+            site.clients[tasks[i].client].split(s),
+            (site.seed, site.stage, s, tasks[i].client),
+        )
+        for i, s in asked
+    ]  # fmt: skip
+    with located(f"stage {site.stage!r}, round {max((t.round for t in tasks), default=0)}"):
+        answers = sample_values(questions, scoring(site))
     scores: list[dict[str, Scores]] = [{} for _ in tasks]
     samples: list[dict[str, Tensors]] = [{} for _ in tasks]
     for (i, split), values in zip(asked, answers, strict=True):

@@ -10,7 +10,7 @@ from typing import Protocol
 from fedskew.backends import Backend
 from fedskew.client import ModelKind, Outcome, Scored, ScoreTask, TrainTask, not_finite
 from fedskew.engine.streams import stream
-from fedskew.errors import RunError
+from fedskew.errors import RunError, located
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
@@ -125,7 +125,9 @@ def federate(
         outcomes = backend.train(tasks)
         updates, failures = accept(outcomes, site)
         enough = min(rounds.min_clients, len(wanted))
-        state, updates = aggregate(site, replace(state, round=number), updates, failures, enough)
+        state = replace(state, round=number)
+        with located(f"stage {site.stage!r}, round {number}, aggregating"):
+            state, updates = aggregate(site, state, updates, failures, enough)
         if not updates and number == 1:
             # A first round in which every client fails is a wrong set-up, not bad luck.
             client, reason = next(iter(failures.items()))

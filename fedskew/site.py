@@ -146,6 +146,7 @@ class Site:
                 graphs=self.graphs.setdefault(
                     (step, objective, optimiser.is_plain, environments), {}
                 ),
+                plain=self.plan.is_plain,
             )
         # A copy that shares the traced steps: the learning rate is this caller's own.
         training = copy.copy(self._trainings[phase])

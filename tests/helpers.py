@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedskew.backends import Backend
 from fedskew.backends.local import LocalBackend
 from fedskew.data.federation import Client, Federation
+from fedskew.engine.graph import TracedStep
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
 from fedskew.models.civae import Civae
@@ -128,6 +129,7 @@ def make_site(
     settings: Settings | None = None,
     chunk: int = 2,
     seed: int = 0,
+    executor: str = "vectorised",
 ) -> Site:
     """A site with the toy federation and model, where no others are given."""
     module = module or model_for(recipe)
@@ -139,7 +141,7 @@ def make_site(
         module=module,
         initial=copied(module.state_dict()),
         settings=settings or Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8),
-        plan=Plan("vectorised", chunk, "the test says so"),
+        plan=Plan(executor, chunk, "the test says so"),
         seed=seed,
     )
 
@@ -261,8 +263,9 @@ def method_site(name: str, kind: str = "mlp", knobs: Knobs | None = None, **chan
     for number, phase in enumerate(site.recipe.trains):
         environments = site.federation.environments
         key = (name, kind, repr(knobs), optimiser, number, environments)
-        graphs = _graphs.setdefault(key, {})
-        site.training(phase, 1.0).step._graphs = graphs
+        step = site.training(phase, 1.0).step
+        if isinstance(step, TracedStep):
+            step._graphs = _graphs.setdefault(key, {})
     return site
 
 

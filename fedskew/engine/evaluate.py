@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedskew.data.federation import Indices
 from fedskew.engine.cohort import in_workers
 from fedskew.engine.streams import stream
+from fedskew.errors import locate
 
 Tensors = dict[str, Tensor]
 Scores = dict[str, float]
@@ -21,7 +22,10 @@ Scores = dict[str, float]
 
 @dataclass(frozen=True)
 class Question:
-    """How good are these tensors on these rows? ``key`` fixes the noise of a sampled model."""
+    """How good are these tensors on these rows?
+
+    ``key`` fixes the noise of a sampled model; its last entry says whose rows they are.
+    """
 
     tensors: Tensors
     rows: Indices
@@ -59,6 +63,8 @@ class Scoring:
     x: Tensor
     y: Tensor
     batch_size: int = 256
+    plain: bool = False
+    """Whether to work in the calling thread, where a debugger can stop."""
 
 
 def evaluate(questions: Sequence[Question], scoring: Scoring) -> list[Scores]:
@@ -92,10 +98,16 @@ def sample_values(questions: Sequence[Question], scoring: Scoring) -> list[Tenso
     def answer(job: tuple[int, slice]) -> Tensors:
         g, here = job
         rows, noise = gathered[g]
-        return _score(questions[groups[g][0]].tensors, rows[here], _at(noise, here), scoring)
+        try:
+            return _score(questions[groups[g][0]].tensors, rows[here], _at(noise, here), scoring)
+        except Exception as error:
+            whose = ", ".join(_whose([questions[i] for i in groups[g]], here))
+            batch, batches = here.start // scoring.batch_size, -(-len(rows) // scoring.batch_size)
+            locate(error, f"scoring {whose}, batch {batch + 1} of {batches}")
+            raise
 
     found: list[dict[str, list[Tensor]]] = [{} for _ in groups]
-    for (g, _), values in zip(jobs, in_workers(answer, jobs), strict=True):
+    for (g, _), values in zip(jobs, in_workers(answer, jobs, scoring.plain), strict=True):
         for metric, value in values.items():
             found[g].setdefault(metric, []).append(value)
     results: list[Tensors] = [{}] * len(questions)
@@ -123,6 +135,16 @@ def _gather(questions: Sequence[Question], scoring: Scoring) -> tuple[Tensor, Te
         ]
         noise[kind] = torch.from_numpy(np.concatenate(draws)).to(scoring.x.device)
     return rows.to(scoring.x.device), noise
+
+
+def _whose(questions: Sequence[Question], here: slice) -> Iterator[str]:
+    """Who has samples between two places of a group's rows."""
+    start = 0
+    for question in questions:
+        end = start + len(question.rows)
+        if start < here.stop and here.start < end:
+            yield repr(question.key[-1])
+        start = end
 
 
 def _at(noise: Tensors, here: slice) -> Tensors:

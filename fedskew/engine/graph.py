@@ -73,6 +73,28 @@ class TracedStep:
         return _scripted(graph, [t if 0 in t.stride() else t.clone() for t in inputs]), moved
 
 
+class PlainStep:
+    """The same function, called at every batch on the tensors themselves: nothing is traced."""
+
+    def __init__(self, function: Step) -> None:
+        self._function = function
+
+    def ready(
+        self, key: Hashable, trees: Callable[[], tuple[Tree, ...]]
+    ) -> tuple[Run, frozenset[int]]:
+        """What runs in a graph's place; it moves no weight by itself."""
+        structure = pytree.tree_structure(trees())
+
+        def run(*tensors: Tensor) -> list[Tensor]:
+            before = torch.get_rng_state()
+            outputs = self._function(*pytree.tree_unflatten(list(tensors), structure))
+            if not torch.equal(before, torch.get_rng_state()):
+                raise _hidden_randomness("from torch's global generator")
+            return outputs
+
+        return run, frozenset()
+
+
 def for_each_client(function: Step) -> Step:
     """Let a function written for one client work on stacks of clients.
 
@@ -98,10 +120,14 @@ def _refuse_hidden_randomness(graph: fx.GraphModule) -> None:
     """Draws from torch's global generator would depend on the number of threads."""
     for node in graph.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise ConfigError(
-                f"the model or objective draws random numbers by itself ({node.target}); "
-                "ask for them through Objective.noise, so that runs can be repeated"
-            )
+            raise _hidden_randomness(node.target)
+
+
+def _hidden_randomness(source: object) -> ConfigError:
+    return ConfigError(
+        f"the model or objective draws random numbers by itself ({source}); "
+        "ask for them through Objective.noise, so that runs can be repeated"
+    )
 
 
 def _scripted(graph: nn.Module, examples: Sequence[Tensor]) -> Run:

@@ -1,0 +1,145 @@
+"""The executor for debuggers: plain PyTorch, one client after the other, in this thread."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from helpers import assert_close, make_site, method_site, run, toy_federation
+from torch import Tensor
+
+from fedskew.engine.cohort import Work, train
+from fedskew.engine.graph import PlainStep
+from fedskew.engine.plan import ONE_BY_ONE
+from fedskew.errors import ConfigError, place_of
+from fedskew.parts.correct import Correction
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Tensors
+from fedskew.parts.report import Finished, Report, Reported
+from fedskew.recipe import Phase, Recipe
+from fedskew.site import Site
+
+SIZES = (7, 19)
+STEPS = (2, 6)
+"""Two epochs in batches of 8."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What somebody who stops in a part can see."""
+
+    thread: threading.Thread
+    values: tuple[float, ...]
+    frames: frozenset[str]
+
+
+def look(*values: float) -> Seen:
+    frames = frozenset(frame.name for frame in traceback.extract_stack())
+    return Seen(threading.current_thread(), values, frames)
+
+
+@dataclass(frozen=True)
+class Watched(Erm):
+    """Cross-entropy that writes down what can be seen from inside."""
+
+    losses: list[Seen] = field(default_factory=list, compare=False, hash=False)
+    scored: list[Seen] = field(default_factory=list, compare=False, hash=False)
+
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        loss = super().loss(model, batch, client)
+        assert "tensor(" in str(loss)
+        bias = model.tensors["head.bias"].tolist()
+        self.losses.append(look(loss.item(), *bias, float(batch.x.numpy().sum())))
+        return loss
+
+    def scores(self, model: Bound, batch: Batch) -> Tensors:
+        self.scored.append(look(float(batch.mask.sum())))
+        return super().scores(model, batch)
+
+
+@dataclass(frozen=True)
+class WatchedReport(Report):
+    """Writes down which thread asks for it."""
+
+    seen: list[Seen] = field(default_factory=list, compare=False, hash=False)
+
+    def report(self, finished: Finished) -> Reported:
+        self.seen.append(look(float(finished.steps)))
+        return Reported()
+
+
+def site_of(recipe: Recipe, executor: str = ONE_BY_ONE) -> Site:
+    return make_site(recipe, toy_federation(SIZES), chunk=1, executor=executor)
+
+
+def works(site: Site) -> list[Work]:
+    return [Work(c.name, c.train, site.initial, key=(c.name,)) for c in site.federation.clients]
+
+
+def test_an_objective_sees_the_values_of_every_batch_in_the_calling_thread() -> None:
+    objective, report = Watched(), WatchedReport()
+    result = run(site_of(Recipe(objective=objective, reports=(report,))), 1)
+    assert len(objective.losses) == sum(STEPS)
+    assert len({seen.values for seen in objective.losses}) == sum(STEPS)
+    # Clients with most steps go first, and a record holds the mean of the clients' mean losses.
+    losses = [seen.values[0] for seen in objective.losses]
+    means = [sum(losses[:6]) / 6, sum(losses[6:]) / 2]
+    assert result.journal.records[0].train_loss == pytest.approx(sum(means) / 2, rel=1e-5)
+    assert [seen.values for seen in report.seen] == [(2.0,), (6.0,)]
+    assert objective.scored
+    everywhere = [*objective.losses, *objective.scored, *report.seen]
+    assert {seen.thread for seen in everywhere} == {threading.current_thread()}
+    here = "test_an_objective_sees_the_values_of_every_batch_in_the_calling_thread"
+    assert all(here in seen.frames for seen in everywhere)
+
+
+def test_nothing_is_traced_and_nothing_stacked() -> None:
+    objective = Watched()
+    site = site_of(Recipe(objective=objective))
+    assert isinstance(site.training(site.recipe.trains[0]).step, PlainStep)
+    run(site, 1)
+    assert not {"make_fx", "vmap", "_trace"} & set().union(*(s.frames for s in objective.losses))
+    assert not any(site.graphs.values())
+
+
+@dataclass(frozen=True)
+class Halved(Correction):
+    """Half the gradient, if its numbers can be asked for."""
+
+    def correct(self, gradients: Tensors, trained: Tensors, client: Context) -> Tensors:
+        largest = max(float(g.numpy().max()) for g in gradients.values())
+        return {name: 0.5 * g for name, g in gradients.items()} if largest > -1.0 else gradients
+
+
+def test_a_correction_is_called_with_plain_tensors() -> None:
+    site = site_of(Recipe(trains=(Phase(corrects=(Halved(),)),)))
+    halved = train(works(site), site.training(site.recipe.trains[0]))
+    whole = train(works(site), site.training(Phase(lr=0.05)))
+    for ours, theirs in zip(halved, whole, strict=True):
+        assert not isinstance(ours, Exception)
+        assert not isinstance(theirs, Exception)
+        assert_close(ours.tensors, theirs.tensors, 1e-6)
+
+
+def test_dropout_draws_the_masks_it_draws_in_other_executors() -> None:
+    """Three rounds with everything a toy run has: the same as traced, though masks are random."""
+    plain = run(method_site("fedavg", chunk=1, executor=ONE_BY_ONE))
+    traced = run(method_site("fedavg", chunk=1))
+    assert_close(plain.everything(), traced.everything(), 1e-6)
+
+
+@dataclass(frozen=True)
+class Drawing(Erm):
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        return super().loss(model, batch, client) * torch.rand(())
+
+
+@pytest.mark.parametrize("executor", [ONE_BY_ONE, "threads"])
+def test_hidden_randomness_is_refused_as_in_other_executors(executor: str) -> None:
+    site = site_of(Recipe(objective=Drawing()), executor)
+    for result, steps in zip(train(works(site), site.training(Phase())), STEPS, strict=True):
+        assert isinstance(result, ConfigError)
+        assert "draws random numbers by itself" in str(result)
+        assert place_of(result) == f"batch 1 of {steps}"
