@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,7 +101,7 @@ def sample_values(questions: Sequence[Question], scoring: Scoring) -> list[Tenso
         try:
             return _score(questions[groups[g][0]].tensors, rows[here], _at(noise, here), scoring)
         except Exception as error:
-            whose = ", ".join(_whose([questions[i] for i in groups[g]], here))
+            whose = _whose([questions[i] for i in groups[g]], here)
             batch, batches = here.start // scoring.batch_size, -(-len(rows) // scoring.batch_size)
             locate(error, f"scoring {whose}, batch {batch + 1} of {batches}")
             raise
@@ -137,14 +137,15 @@ def _gather(questions: Sequence[Question], scoring: Scoring) -> tuple[Tensor, Te
     return rows.to(scoring.x.device), noise
 
 
-def _whose(questions: Sequence[Question], here: slice) -> Iterator[str]:
-    """Who has samples between two places of a group's rows."""
-    start = 0
-    for question in questions:
-        end = start + len(question.rows)
-        if start < here.stop and here.start < end:
-            yield repr(question.key[-1])
-        start = end
+def _whose(questions: Sequence[Question], here: slice) -> str:
+    """Who has samples in this part of some questions' rows, in words."""
+    ends = np.cumsum([len(question.rows) for question in questions])
+    names: dict[str | int, None] = {}
+    for question, end in zip(questions, ends, strict=True):
+        if end - len(question.rows) < here.stop and end > here.start:
+            names[question.key[-1]] = None
+    shown = ", ".join(repr(name) if name else "the central test set" for name in [*names][:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _at(noise: Tensors, here: slice) -> Tensors:

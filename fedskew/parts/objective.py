@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedskew.data.federation import Federation
 from fedskew.engine.evaluate import trains_batch_statistics
+from fedskew.engine.graph import differentiate
 from fedskew.errors import ConfigError
 
 Tensors = dict[str, Tensor]
@@ -138,8 +139,7 @@ class Objective:
             loss = self.loss(model, batch, client)
             return loss, model.buffers
 
-        gradients, (loss, buffers) = grad_and_value(value, has_aux=True)(trained)
-        return gradients, loss, buffers
+        return differentiate(value, trained)
 
     def scores(self, model: Bound, batch: Batch) -> Tensors:
         """One value a sample and metric, from which ``summed`` makes a client's scores."""

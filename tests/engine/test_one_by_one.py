@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from helpers import assert_close, make_site, method_site, run, toy_federation
-from torch import Tensor
+from helpers import assert_close, make_site, run, toy_federation
+from torch import Tensor, nn
+from torch.func import grad_and_value
 
 from fedskew.engine.cohort import Work, train
 from fedskew.engine.graph import PlainStep
 from fedskew.engine.plan import ONE_BY_ONE
 from fedskew.errors import ConfigError, place_of
 from fedskew.parts.correct import Correction
-from fedskew.parts.objective import Batch, Bound, Context, Erm, Tensors
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
 from fedskew.parts.report import Finished, Report, Reported
 from fedskew.recipe import Phase, Recipe
 from fedskew.site import Site
@@ -49,8 +50,8 @@ class Watched(Erm):
 
     def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
         loss = super().loss(model, batch, client)
-        assert "tensor(" in str(loss)
-        bias = model.tensors["head.bias"].tolist()
+        assert str(loss).startswith("tensor(")
+        bias = model.tensors["head.bias"].detach().numpy()
         self.losses.append(look(loss.item(), *bias, float(batch.x.numpy().sum())))
         return loss
 
@@ -123,11 +124,58 @@ def test_a_correction_is_called_with_plain_tensors() -> None:
         assert_close(ours.tensors, theirs.tensors, 1e-6)
 
 
-def test_dropout_draws_the_masks_it_draws_in_other_executors() -> None:
-    """Three rounds with everything a toy run has: the same as traced, though masks are random."""
-    plain = run(method_site("fedavg", chunk=1, executor=ONE_BY_ONE))
-    traced = run(method_site("fedavg", chunk=1))
+@pytest.mark.parametrize("executor", [ONE_BY_ONE, "threads"])
+def test_parameters_a_loss_does_not_use_stay_where_they_are(executor: str) -> None:
+    @dataclass(frozen=True)
+    class Idle(Erm):
+        uses: bool
+
+        def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+            return batch.mask.mean() + (model.tensors["head.bias"].sum() if self.uses else 0.0)
+
+    for uses, way in ((True, 0.1), (False, 0.0)):
+        site = site_of(Recipe(objective=Idle(uses)), executor)
+        for result, steps in zip(train(works(site), site.training(Phase())), STEPS, strict=True):
+            assert not isinstance(result, Exception)
+            bias = site.initial["head.bias"] - way * steps
+            assert_close(result.tensors, {**site.initial, "head.bias": bias}, 1e-6)
+
+
+@dataclass(frozen=True)
+class Ahead(Erm):
+    """The loss plus the length of its own gradient: a derivative inside a derivative."""
+
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        def risk(bias: Tensor) -> Tensor:
+            moved = Bound(model.module, {**model.tensors, "head.bias": bias})
+            return super(Ahead, self).loss(moved, batch, client)
+
+        slope, here = grad_and_value(risk)(model.tensors["head.bias"])
+        return here + (slope**2).sum()
+
+
+@dataclass(frozen=True)
+class Inside(Erm):
+    """Calls the plain gradient inside another derivative, where only torch.func can follow."""
+
+    def gradient(
+        self, module: nn.Module, trained: Tensors, fixed: Tensors, batch: Batch, client: Context
+    ) -> tuple[Tensors, Tensor, Tensors]:
+        def length(trained: Tensors) -> tuple[Tensor, Tensors]:
+            found, _, buffers = super(Inside, self).gradient(module, trained, fixed, batch, client)
+            return sum((g**2).sum() for g in found.values()), buffers
+
+        gradients, (value, buffers) = grad_and_value(length, has_aux=True)(trained)
+        return gradients, value, buffers
+
+
+@pytest.mark.parametrize("objective", [Ahead(), Inside()])
+def test_derivatives_of_derivatives_are_those_of_traced_steps(objective: Objective) -> None:
+    recipe = Recipe(objective=objective)
+    plain, traced = run(site_of(recipe), 2), run(site_of(recipe, "threads"), 2)
     assert_close(plain.everything(), traced.everything(), 1e-6)
+    before = plain.site.initial["head.bias"]
+    assert float((plain.shared["head.bias"] - before).abs().max()) > 1e-3
 
 
 @dataclass(frozen=True)
