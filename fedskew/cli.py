@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -309,7 +310,7 @@ def _watching(config: Config) -> Iterator[Observer]:
 def _stoppable(sentence: Callable[[], str]) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BdbQuit):
         raise Stopped(sentence()) from None
 
 
@@ -331,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"error: {_sentence(error.format_message())}", error.exit_code)
     except Stopped as stopped:
         return _say(str(stopped), 130)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BdbQuit):
         return _say("stopped", 130)
     except BrokenPipeError:
         # Whoever read our output has gone; the interpreter must not complain when it flushes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -212,6 +213,8 @@ def _answers(
     def guarded(task: AnyTask) -> Outcome | Exception:
         try:
             return answer(task)
+        except BdbQuit:
+            raise
         except Exception as error:
             return error
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import make_site, method_site, run, toy_federation, toy_model
+from rich.console import Console
 from torch import Tensor
 
 import fedskew
@@ -24,6 +25,7 @@ from fedskew.parts.aggregate import Mean, ServerState, Update
 from fedskew.parts.correct import Correction
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Tensors
 from fedskew.parts.report import Finished, Report, Reported
+from fedskew.progress import Live, Plain, observer
 from fedskew.recipe import Adapt, Phase, Recipe
 from fedskew.scoring import score_clients
 from fedskew.server import Rounds
@@ -41,13 +43,9 @@ class Broken(Erm):
 
 
 class Stopping(Erm):
-    stops = [True]
-
     def loss(self, model, batch, client):
         loss = super().loss(model, batch, client)
-        if self.stops:
-            self.stops.clear()
-            breakpoint()
+        breakpoint()
         return loss
 
 
@@ -156,12 +154,23 @@ def test_a_users_mistake_has_a_traceback_when_debugging(
 
 
 def test_a_debugger_stops_in_an_objective_that_runs_one_by_one(own_parts: Path) -> None:
-    commands = "p type(loss).__name__, loss.item() > 0\np batch.x.numpy().ndim\nc\n"
+    commands = "p type(loss).__name__, loss.item() > 0\np batch.x.numpy().ndim\nc\nq\n"
     done = in_a_shell(own_parts, "stopping", "one-by-one", input=commands)
-    assert done.returncode == 0, done.stderr
-    assert f"> {own_parts}(21)loss()\n-> return loss" in done.stdout
-    assert "(Pdb) ('Tensor', True)\n(Pdb) 4\n" in done.stdout
-    assert "one-by-one: asked for" in done.stdout
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.startswith("stopped before another round")
+    where = f"> {own_parts}(17)loss()\n-> return loss\n"
+    assert done.stdout == f"{where}(Pdb) ('Tensor', True)\n(Pdb) 4\n(Pdb) {where}(Pdb) "
+
+
+@pytest.mark.parametrize("executor", ["auto", "one-by-one"])
+def test_a_debugger_has_the_terminal_for_itself(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDSKEW_DEBUG", raising=False)
+    terminal, config = Console(force_terminal=True), fedskew.make_config({"executor": executor})
+    assert isinstance(observer(terminal, config), Live if executor == "auto" else Plain)
+    monkeypatch.setenv("FEDSKEW_DEBUG", "1")
+    assert isinstance(observer(terminal, config), Plain)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -143,6 +144,8 @@ def train(works: Sequence[Work], training: Training) -> list[Trained | Exception
         members = [works[i] for i in chunk]
         try:
             return [*_train_chunk(members, [plans[w.name] for w in members], training)]
+        except BdbQuit:
+            raise
         except Exception as error:
             if len(chunk) == 1:
                 return [error]
