@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.data.federation import Client, Federation
+from fedskew.engine.graph import TracedStep
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Execution
 from fedskew.federate.backends.carrier import Carrier
@@ -131,8 +132,9 @@ def make_holdings(
     settings: Settings | None = None,
     chunk: int = 2,
     seed: int = 0,
+    executor: str = "vectorised",
 ) -> Holdings:
-    """A holdings with the toy federation and model, where no others are given."""
+    """Holdings with the toy federation and model, where no others are given."""
     module = module or model_for(recipe)
     if recipe.extends is not None:
         module = recipe.extends(module)
@@ -141,7 +143,7 @@ def make_holdings(
         module=module,
         initial=copied(module.state_dict()),
         settings=settings or Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8),
-        execution=Execution("vectorised", chunk, "the test says so"),
+        execution=Execution(executor, chunk, "the test says so"),
         seed=seed,
     )
     return Holdings(plan, federation or toy_federation())
@@ -284,8 +286,9 @@ def method_holdings(
     for number, phase in enumerate(holdings.plan.recipe.trains):
         environments = holdings.federation.environments
         key = (name, kind, repr(knobs), optimiser, number, environments)
-        graphs = _graphs.setdefault(key, {})
-        holdings.training(phase, 1.0).step._graphs = graphs
+        step = holdings.training(phase, 1.0).step
+        if isinstance(step, TracedStep):
+            step._graphs = _graphs.setdefault(key, {})
     return holdings
 
 

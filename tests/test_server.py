@@ -13,6 +13,8 @@ import torch
 from helpers import (
     ListJournal,
     OpenBackend,
+    Run,
+    Tensors,
     assert_close,
     assert_same_bits,
     copied,
@@ -27,21 +29,32 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedskew.adapting import shots
-from fedskew.client import DescribeTask, Outcome, ScoreTask, TrainTask
+from fedskew.client import describe_clients
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
-from fedskew.errors import RunError
-from fedskew.experiment import hand_over
+from fedskew.errors import RunError, clients_may_fail
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
+from fedskew.federate.tasks import Answer, Ask, DescribeTask, ScoreTask
 from fedskew.models.registry import Classifier
 from fedskew.parts.aggregate import Mean, ServerState, Uniform, Update
+from fedskew.parts.begin import Own
 from fedskew.parts.objective import Batch, Bound, Context, Erm
-from fedskew.parts.report import Finished, Report, Reported
+from fedskew.parts.report import Finished, Groups, Report, Reported
 from fedskew.parts.select import EVERYTHING, only
-from fedskew.recipe import Adapt, Phase, Recipe, Stage, find
-from fedskew.server import Choice, Handed, Progress, Rounds, accept, federate, participants
+from fedskew.recipe import Adapt, Phase, Recipe, find
+from fedskew.scoring import look, scored
+from fedskew.server import (
+    Choice,
+    Handed,
+    Progress,
+    Rounds,
+    accept,
+    federate,
+    hand_over,
+    participants,
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,7 @@ def one_poisoned(sizes: Sequence[int] = (9, 12, 15)) -> Federation:
     return federation.with_data(y=y)
 
 
-def poisoned_site(name: str, kind: str = "mlp", until: float = 0.0, **changes: Any) -> Holdings:
+def poisoned_holdings(name: str, kind: str = "mlp", until: float = 0.0, **changes: Any) -> Holdings:
     recipe = replace(find(name).recipe(), objective=Poisoned(until=until))
     return make_holdings(recipe, one_poisoned(), toy_model(kind), **changes)
 
@@ -79,16 +92,16 @@ def without(federation: Federation, name: str) -> Federation:
 
 def test_all_clients_take_part_unless_a_number_is_given() -> None:
     holdings = method_holdings("fedavg")
-    assert participants(["a", "b"], None, holdings, 1) == ["a", "b"]
-    assert participants(["a", "b"], 5, holdings, 1) == ["a", "b"]
+    assert participants(["a", "b"], None, holdings.plan, 1) == ["a", "b"]
+    assert participants(["a", "b"], 5, holdings.plan, 1) == ["a", "b"]
 
 
 def test_participants_are_a_seeded_sample_without_replacement() -> None:
     holdings, other = method_holdings("fedavg"), method_holdings("fedavg", seed=1)
     names = [f"c{i}" for i in range(10)]
-    drawn = [participants(names, 3, holdings, t) for t in range(1, 41)]
-    assert drawn == [participants(names, 3, holdings, t) for t in range(1, 41)]
-    assert drawn != [participants(names, 3, other, t) for t in range(1, 41)]
+    drawn = [participants(names, 3, holdings.plan, t) for t in range(1, 41)]
+    assert drawn == [participants(names, 3, holdings.plan, t) for t in range(1, 41)]
+    assert drawn != [participants(names, 3, other.plan, t) for t in range(1, 41)]
     assert all(len(set(chosen)) == 3 for chosen in drawn)
     assert {name for chosen in drawn for name in chosen} == set(names)
 
@@ -96,7 +109,7 @@ def test_participants_are_a_seeded_sample_without_replacement() -> None:
 def test_only_participants_are_trained_and_averaged() -> None:
     holdings = method_holdings("fedavg")
     partial = run(holdings, Rounds(1, clients_per_round=2))
-    chosen = participants(["c0", "c1", "c2", "c3"], 2, holdings, 1)
+    chosen = participants(["c0", "c1", "c2", "c3"], 2, holdings.plan, 1)
     only_they = holdings.federation.with_data(
         clients=tuple(c for c in holdings.federation.clients if c.name in chosen)
     )
@@ -122,7 +135,7 @@ def test_the_learning_rate_falls_after_its_steps() -> None:
 
 
 def test_a_client_that_fails_is_recorded_and_the_others_go_on() -> None:
-    result = run(poisoned_site("fedavg"), 2)
+    result = run(poisoned_holdings("fedavg"), 2)
     for record in result.journal.records:
         assert record.participants == 2
         assert record.failures.keys() == {"c1"}
@@ -135,14 +148,14 @@ def test_a_client_that_fails_is_recorded_and_the_others_go_on() -> None:
 @pytest.mark.parametrize("name", ["local", "scaffold", "fednova", "ditto", "fedbn"])
 def test_a_client_that_failed_once_comes_back_unharmed(name: str) -> None:
     """Only in the first round is the learning rate high enough to poison."""
-    holdings = poisoned_site(name, "batch-norm", until=0.06)
+    holdings = poisoned_holdings(name, "batch-norm", until=0.06)
     result = run(holdings, Rounds(3, lr_decay=0.5, lr_steps=(1,)))
     assert [sorted(record.failures) for record in result.journal.records] == [["c1"], [], []]
     assert all(bool(torch.isfinite(t).all()) for t in result.everything().values())
 
 
 def test_too_few_updates_leave_the_model_as_it_was() -> None:
-    result = run(poisoned_site("fedavg"), Rounds(2, min_clients=3))
+    result = run(poisoned_holdings("fedavg"), Rounds(2, min_clients=3))
     assert_same_bits(result.shared, copied(toy_model().state_dict()))
     assert [record.notes for record in result.journal.records] == [
         ("only 2 usable updates: the model stays as it was",)
@@ -150,7 +163,7 @@ def test_too_few_updates_leave_the_model_as_it_was() -> None:
 
 
 def test_enough_updates_are_enough() -> None:
-    result = run(poisoned_site("fedavg"), Rounds(1, min_clients=2))
+    result = run(poisoned_holdings("fedavg"), Rounds(1, min_clients=2))
     assert result.journal.records[0].notes == ()
     assert not torch.equal(result.shared["head.bias"], toy_model().head.bias)  # type: ignore[arg-type]
 
@@ -173,9 +186,9 @@ def test_a_later_round_in_which_everybody_fails_is_survived() -> None:
     assert math.isnan(result.journal.records[-1].train_loss)
 
 
-def answered(tensors: dict[str, Tensor] | None, error: str | None = None) -> Outcome:
+def answered(tensors: dict[str, Tensor] | None, error: str | None = None) -> Answer:
     update = None if tensors is None else Update("c0", tensors, 7, 1)
-    return Outcome("c0", update, error=error)
+    return Answer("c0", update=update, error=error)
 
 
 def test_answers_that_cannot_be_used_are_refused_with_the_reason() -> None:
@@ -190,16 +203,17 @@ def test_answers_that_cannot_be_used_are_refused_with_the_reason() -> None:
         "head.bias has shape (4,)": answered(bent),
     }
     for reason, outcome in cases.items():
-        assert accept([outcome], holdings) == ([], {"c0": reason})
-    updates, failures = accept([answered(whole)], holdings)
+        assert accept([outcome], holdings.plan) == ([], {"c0": reason})
+    updates, failures = accept([answered(whole)], holdings.plan)
     assert (len(updates), failures) == (1, {})
 
 
 def test_a_backend_that_sends_an_infinity_loses_only_that_client() -> None:
     class Meddler(OpenBackend):
-        def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
-            first, *rest = super().train(tasks)
-            assert first.update is not None
+        def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+            first, *rest = super().exchange(asks)
+            if first.update is None:
+                return [first, *rest]
             broken = {**first.update.tensors, "head.bias": torch.full((3,), math.inf)}
             return [replace(first, update=replace(first.update, tensors=broken)), *rest]
 
@@ -300,10 +314,10 @@ def test_the_recorded_loss_is_the_mean_over_participants() -> None:
     class Listening(OpenBackend):
         losses: tuple[float, ...] = ()
 
-        def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
-            outcomes = super().train(tasks)
-            self.losses = tuple(outcome.loss for outcome in outcomes)
-            return outcomes
+        def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+            answers = super().exchange(asks)
+            self.losses += tuple(answer.loss for answer in answers if answer.update)
+            return answers
 
     holdings = method_holdings("fedavg")
     backend = Listening(holdings)
@@ -369,9 +383,9 @@ def test_a_sample_of_clients_is_drawn_among_those_that_are_wanted() -> None:
     class Listening(OpenBackend):
         asked: tuple[str, ...] = ()
 
-        def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
-            self.asked += tuple(task.client for task in tasks)
-            return super().train(tasks)
+        def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+            self.asked += tuple(ask.client for ask in asks if ask.train)
+            return super().exchange(asks)
 
     holdings = make_holdings(Recipe(aggregates=Mean(Wanting(("c1", "c3")))))
     backend = Listening(holdings)
@@ -381,17 +395,26 @@ def test_a_sample_of_clients_is_drawn_among_those_that_are_wanted() -> None:
 
 
 def test_a_client_that_starts_apart_draws_a_model_of_its_own_once() -> None:
-    holdings = make_holdings(Recipe(keeps=EVERYTHING, starts_apart=True))
-    ann, again, bob = (
-        holdings.begins_with(c, holdings.plan.initial, {}) for c in ("c0", "c0", "c1")
-    )
+    apart = Recipe(begins=Own(EVERYTHING, apart=True))
+    holdings, initial = make_holdings(apart), make_holdings(apart).plan.initial
+
+    def begun(client: str, private: Groups) -> Tensors:
+        return holdings.begins_with(client, initial, private, {}, trains=True)
+
+    ann, again, bob = (begun(client, {}) for client in ("c0", "c0", "c1"))
     assert_same_bits(ann, again)
     assert all(not torch.equal(ann[name], bob[name]) for name in ann)
-    assert all(not torch.equal(ann[name], holdings.plan.initial[name]) for name in ann)
-    seeded = make_holdings(Recipe(keeps=EVERYTHING, starts_apart=True), seed=1)
-    assert not torch.equal(seeded.begins_with("c0", {}, {})["head.weight"], ann["head.weight"])
+    assert all(not torch.equal(ann[name], initial[name]) for name in ann)
+    seeded = make_holdings(apart, seed=1).begins_with("c0", {}, {}, {}, trains=True)
+    assert not torch.equal(seeded["head.weight"], ann["head.weight"])
     kept = run(holdings, 1).backend.private_of("c0")
-    assert_same_bits(holdings.begins_with("c0", holdings.plan.initial, kept), kept["model"])
+    assert_same_bits(begun("c0", kept), kept["model"])
+
+
+def test_a_newcomer_is_scored_with_the_servers_model_where_clients_go_on_apart() -> None:
+    holdings = make_holdings(Recipe(begins=Own(EVERYTHING, apart=True)))
+    sent = {name: t + 1 for name, t in holdings.plan.initial.items()}
+    assert_same_bits(holdings.begins_with("c4", sent, {}, {}), sent)
 
 
 @dataclass(frozen=True)
@@ -407,27 +430,33 @@ class Size(Report):
         return Reported(sends={"size": {"n": size}}, keeps={"half": {"n": size / 2}})
 
 
+def handing(fails_at: str = "") -> Run:
+    """One finished round of a stage that ends with a report of sizes."""
+    holdings = method_holdings("fedavg")
+    plan = replace(holdings.plan, stage="before", hands_over=(Size(fails_at),))
+    return run(replace(holdings, plan=plan), 1)
+
+
 def test_a_finished_stage_hands_over_what_clients_say_and_keep() -> None:
     """Each is sent the model once more and answers with four bytes."""
-    result = run(method_holdings("fedavg"), 1)
-    stage = Stage("before", Recipe(), hands_over=(Size(),))
-    private, handed = hand_over(result.holdings, result.backend, stage, result.progress)
+    result = handing()
+    handed = hand_over(result.holdings.plan, result.backend, result.progress)
     sizes = {c.name: float(len(c.train)) for c in result.holdings.federation.clients}
     assert {n: float(v) for n, v in handed.memory["size"].items()} == {
         f"{client}/n": size for client, size in sizes.items()
     }
-    assert {c: float(kept["half"]["n"]) for c, kept in private.items()} == {
-        client: size / 2 for client, size in sizes.items()
-    }
+    assert handed.kept == dict.fromkeys(sizes, "before-handed")
+    halves = {client: float(result.backend.private_of(client)["half"]["n"]) for client in sizes}
+    assert halves == {client: size / 2 for client, size in sizes.items()}
     assert handed.bytes_up == 4 * 4
     assert handed.bytes_down == result.journal.records[0].bytes_down
 
 
 def test_a_client_that_cannot_hand_over_ends_the_run_with_its_name() -> None:
-    result = run(method_holdings("fedavg"), 1)
-    stage = Stage("before", Recipe(), hands_over=(Size(fails_at="c2"),))
-    with pytest.raises(RunError, match=r"stage 'before', client 'c2': ValueError: not me\."):
-        hand_over(result.holdings, result.backend, stage, result.progress)
+    result = handing(fails_at="c2")
+    why = r"stage 'before', client 'c2': ValueError: not me \(report Size\)\."
+    with clients_may_fail(), pytest.raises(RunError, match=why):
+        hand_over(result.holdings.plan, result.backend, result.progress)
 
 
 @dataclass(frozen=True)
@@ -439,21 +468,25 @@ class Logits(Report):
             return Reported(sends={"logits": {"z": finished.model()(finished.samples()[0])}})
 
 
+def describing(holdings: Holdings, report: Report) -> Holdings:
+    return replace(holdings, plan=replace(holdings.plan, hands_over=(report,)))
+
+
 def test_descriptions_see_the_model_in_evaluation_mode_and_each_client_its_own() -> None:
     """Twenty clients on several threads, each sent another model."""
     federation = toy_federation([8] * 20)
-    holdings = make_holdings(Recipe(), federation, toy_model("batch-norm"))
+    holdings = describing(make_holdings(Recipe(), federation, toy_model("batch-norm")), Logits())
     sent = [
         {n: t + 0.1 * k for n, t in holdings.plan.initial.items() if t.is_floating_point()}
         for k in range(20)
     ]
     tasks = [
-        DescribeTask(client.name, 1, model, (Logits(),))
+        DescribeTask(client.name, 1, model)
         for client, model in zip(federation.clients, sent, strict=True)
     ]
-    for client, model, outcome in zip(
-        federation.clients, sent, OpenBackend(holdings).describe(tasks), strict=True
-    ):
+    private: dict[str, Groups] = {client.name: {} for client in federation.clients}
+    outcomes = describe_clients(holdings, tasks, private)
+    for client, model, outcome in zip(federation.clients, sent, outcomes, strict=True):
         assert outcome.update is not None, outcome.error
         plain = toy_model("batch-norm").eval()
         plain.load_state_dict({**holdings.plan.initial, **model})
@@ -470,21 +503,23 @@ def test_a_description_that_raises_is_one_lost_answer() -> None:
                 raise ValueError("not me")
             return Reported()
 
-    holdings = method_holdings("fedavg")
-    tasks = [DescribeTask(f"c{k}", 1, holdings.plan.initial, (Picky(),)) for k in range(4)]
-    outcomes = OpenBackend(holdings).describe(tasks)
-    assert [outcome.error for outcome in outcomes] == [None, "ValueError: not me", None, None]
+    holdings = describing(method_holdings("fedavg"), Picky())
+    tasks = [DescribeTask(f"c{k}", 1, holdings.plan.initial) for k in range(4)]
+    with clients_may_fail():
+        outcomes = describe_clients(holdings, tasks, {task.client: {} for task in tasks})
+    why = "ValueError: not me (report Picky)"
+    assert [outcome.error for outcome in outcomes] == [None, why, None, None]
 
 
 def test_an_adapted_model_is_fine_tuned_plainly_on_the_clients_data() -> None:
     """Two epochs of the head alone, from the model that was sent, which stays as it is."""
     holdings = method_holdings("fedavg")
-    backend = OpenBackend(holdings)
-    sent = copied(holdings.plan.initial)
     adapt = Adapt((Phase(trains=only("head"), epochs=2, lr=0.2),))
+    holdings = replace(holdings, plan=replace(holdings.plan, adapts=(adapt,)))
+    sent = copied(holdings.plan.initial)
     clients = [*holdings.federation.clients, *holdings.federation.unseen]
-    tasks = [ScoreTask(c.name, 5, sent, "global", ("test",), adapt) for c in clients]
-    for client, scored in zip(clients, backend.score(tasks), strict=True):
+    tasks = [ScoreTask(c.name, 5, sent, "global", ("test",), 0) for c in clients]
+    for client, looked in zip(clients, look(holdings, tasks, {}), strict=True):
         model = toy_model()
         optimiser = torch.optim.SGD(model.head.parameters(), lr=0.2)
         plan = schedule(client.train, (0, "main", "adapt", 0, client.name, 5), 8, 2, True)
@@ -494,10 +529,11 @@ def test_an_adapted_model_is_fine_tuned_plainly_on_the_clients_data() -> None:
             loss = F.cross_entropy(model(holdings.federation.x[rows]), holdings.federation.y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-        assert_close(scored.tensors, copied(model.state_dict()), 1e-5)
+        assert_close(looked.model, copied(model.state_dict()), 1e-5)
         logits = model(holdings.federation.x[client.test])
         right = (logits.argmax(dim=1) == holdings.federation.y[client.test]).float().mean()
-        assert scored.scores["test"]["accuracy"] == pytest.approx(float(right), abs=1e-6)
+        found = scored(holdings, looked).scores
+        assert found["test"]["accuracy"] == pytest.approx(float(right), abs=1e-6)
     assert_same_bits(sent, holdings.plan.initial)
 
 
@@ -526,8 +562,8 @@ def test_an_unseen_client_of_fedbn_takes_its_statistics_from_its_own_inputs(coun
     )
     result = run(method_holdings("fedbn", "batch-norm", federation=federation), 1)
     task = ScoreTask("eve", 1, result.shared, "personal", ("test",))
-    (scored,) = result.backend.score([task])
+    (looked,) = look(result.holdings, [task], {})
     outputs = extra @ result.shared["body.0.weight"].T
-    mean, variance = scored.tensors["body.1.running_mean"], scored.tensors["body.1.running_var"]
+    mean, variance = looked.model["body.1.running_mean"], looked.model["body.1.running_var"]
     torch.testing.assert_close(mean, outputs.mean(dim=0), rtol=0.02, atol=0.02)
     torch.testing.assert_close(variance, outputs.var(dim=0), rtol=0.02, atol=0.02)

@@ -171,6 +171,7 @@ class Holdings:
             counts_steps=objective.counts_steps,
             drops=any(isinstance(layer, StreamDropout) for layer in module.modules()),
             graphs=self._steps.setdefault((step, objective, optimiser.is_plain, environments), {}),
+            plain=plan.execution.is_plain,
         )
 
     def scoring(self, objective: Objective | None = None) -> Scoring:
@@ -181,7 +182,10 @@ class Holdings:
             return chosen.scores(Bound(module, tensors), Batch(**batch))
 
         noise = partial(chosen.noise, self.plan.module)
-        return Scoring(self.plan.evaluation, score, chosen.summed, noise, self.x, self.y)
+        return Scoring(
+            self.plan.evaluation, score, chosen.summed, noise, self.x, self.y,
+            plain=self.plan.execution.is_plain,
+        )  # fmt: skip
 
     def begins_with(
         self, client: str, sent: Tensors, private: Groups, broadcast: Groups, trains: bool = False

@@ -36,14 +36,15 @@ from test_by_hand_generative import noise_of_one
 from torch import Tensor, nn
 
 from fedskew.adapting import Adaptation, adapted
-from fedskew.client import ScoreTask
 from fedskew.engine.graph import Graphs
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
+from fedskew.federate.tasks import ScoreTask
 from fedskew.models.civae import Civae
 from fedskew.parts.objective import Tensors
 from fedskew.recipe import Adapt, Phase, find
+from fedskew.scoring import look
 
 __all__ = ["noise_of_one"]
 
@@ -101,7 +102,7 @@ def towards(target: list[float], part: float) -> list[float]:
 
 def newcomer(result: Run) -> list[float]:
     """What somebody without anything of its own gets: the server's parts in the first model."""
-    return numbers(result.holdings.received(result.shared, {}))
+    return numbers({**result.holdings.plan.initial, **result.shared})
 
 
 def test_clients_end_where_a_step_takes_them() -> None:
@@ -173,8 +174,9 @@ def test_newcomers_get_the_mean_or_anns_or_an_untrained_part(encoder: str, decod
     classifier = between(1 / 3)[3:]
     assert newcomer(result) == is_([*given[encoder][:2], given[decoder][2], *classifier])
     assert numbers(result.model_of("bob")) == is_([*BOB[:3], *classifier])
-    (scored,) = result.backend.score([ScoreTask("bob", 1, result.shared, "personal", ())])
-    assert numbers(scored.tensors) == is_([*BOB[:3], *classifier])
+    task = ScoreTask("bob", 1, result.shared, "personal", ())
+    (looked,) = look(result.holdings, [task], {"bob": result.backend.private_of("bob")})
+    assert numbers(looked.model) == is_([*BOB[:3], *classifier])
 
 
 def test_a_client_goes_on_from_its_own_encoder_and_the_shared_classifier() -> None:

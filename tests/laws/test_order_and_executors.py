@@ -18,6 +18,7 @@ from helpers import (
 )
 
 from fedskew.engine.optim import Optimiser
+from fedskew.engine.plan import ONE_BY_ONE
 from fedskew.federate.plan import Settings
 
 OPTIMISERS = {
@@ -39,9 +40,9 @@ def test_permuting_the_clients_permutes_the_result_and_nothing_else(name: str, k
 
 
 @cache
-def stacked_by(name: str, optimiser: str, chunk: int) -> Run:
+def stacked_by(name: str, optimiser: str, chunk: int, executor: str = "vectorised") -> Run:
     settings = Settings(OPTIMISERS[optimiser], epochs=2, batch_size=8)
-    return run(method_holdings(name, settings=settings, chunk=chunk), 2)
+    return run(method_holdings(name, settings=settings, chunk=chunk, executor=executor), 2)
 
 
 @every_method
@@ -56,6 +57,25 @@ def test_a_stack_of_clients_trains_as_one_client_a_thread_does(
     assert [r.bytes_up for r in stacked.journal.records] == [
         r.bytes_up for r in apart.journal.records
     ]
+
+
+@every_method
+@pytest.mark.parametrize("optimiser", sorted(OPTIMISERS))
+def test_plain_pytorch_one_client_after_another_trains_as_one_client_a_thread_does(
+    name: str, optimiser: str
+) -> None:
+    plain = stacked_by(name, optimiser, 1, ONE_BY_ONE)
+    traced = stacked_by(name, optimiser, 1)
+    assert_close(plain.everything(), traced.everything(), 1e-5)
+    assert plain.scores == pytest.approx(traced.scores, abs=1e-5)
+
+
+@every_method
+def test_plain_pytorch_trains_batch_norm_as_traced_steps_do(name: str) -> None:
+    plain = run(method_holdings(name, "batch-norm", chunk=1, executor=ONE_BY_ONE))
+    traced = standard_run(name, "batch-norm")
+    assert_close(plain.everything(), traced.everything(), 1e-5)
+    assert plain.scores == pytest.approx(traced.scores, abs=1e-5)
 
 
 @every_method
