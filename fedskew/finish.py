@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fedskew.folder import RunFolder
 from fedskew.parts.generative import from_prior
 from fedskew.parts.objective import Bound, Tensors
 from fedskew.predictions import PREDICTIONS, Predictions
+from fedskew.runs.results import Results
 from fedskew.score import CENTRAL, Row, by_group, summarise
 from fedskew.scoring import on_central_test
 from fedskew.server import (
@@ -43,7 +44,7 @@ def finish(
     rounds: Rounds,
     folder: RunFolder,
     sent: Mapping[str, int],
-) -> None:
+) -> Results:
     """Score what is scored once, save all models, sum up; from the last and the selected round.
 
     ``sent`` says how many parameters a client sends each round, by stage.
@@ -75,17 +76,20 @@ def finish(
                 more += generative_rows(site, backend, progress, config.evaluate.generated)
         save_models(site, backend, progress, folder.path / "models" / which)
     predictions.save(folder.path / PREDICTIONS)
-    result = summary(config, site, folder, more, last, selected)
-    result["stages"] = [_stage(folder, name, count) for name, count in sent.items()]
+    folder.write_last(more)
+    whole = Results(folder.path, whole=True)
+    result = summary(config, site, whole, last, selected)
+    result["stages"] = [_stage(folder, whole, name, count) for name, count in sent.items()]
     result["sample_weights"] = told(site.federation, backend.private_state())
     if result["sample_weights"] is not None:
         save_weights(folder.path / SAMPLE_WEIGHTS, site.federation, backend.private_state())
-    folder.finish(more, {**result, "notes": notes})
+    folder.finish({**result, "notes": notes})
+    return whole
 
 
-def _stage(folder: RunFolder, name: str, parameters: int) -> dict[str, Any]:
+def _stage(folder: RunFolder, results: Results, name: str, parameters: int) -> dict[str, Any]:
     """How long a stage went on, and what it sent."""
-    records = [record for record in folder.records() if record.stage == name]
+    records = [record for record in results.records if record.stage == name]
     return {
         "name": name,
         "rounds": folder.last(name)[0].round,
@@ -180,16 +184,18 @@ def _more_is_better(metric: str, primary: bool) -> bool:
 def summary(
     config: Config,
     site: Site,
-    folder: RunFolder,
-    more: Sequence[Row],
+    results: Results,
     last: int,
     selected: int,
 ) -> dict[str, Any]:
     """The run in one dictionary: what tables and reports are made of."""
-    rows = [row for row in (*folder.rows(), *more) if row.stage == site.stage]
     odd = set(site.federation.odd)
-    rows += [replace(row, on="odd") for row in rows if row.on == "seen" and row.client in odd]
-    records = folder.records()
+
+    def rows_in(number: int) -> list[Row]:
+        rows = results.rows.where(stage=site.stage, round=number).rows()
+        return rows + [replace(r, on="odd") for r in rows if r.on == "seen" and r.client in odd]
+
+    records = results.records
     higher = site.recipe.objective.higher_is_better
     per_round = config.train.clients_per_round
     scores = [
@@ -199,9 +205,7 @@ def summary(
             **asdict(summarise([r.value for r in group], _more_is_better(metric, higher))),
         }
         for at, number in (("last", last), ("selected", selected))
-        for (model, on, how, split, metric), group in by_group(
-            row for row in rows if row.round == number
-        ).items()
+        for (model, on, how, split, metric), group in by_group(rows_in(number)).items()
     ]  # fmt: skip
     return {
         "method": config.method.name,
@@ -224,7 +228,7 @@ def summary(
             *warnings(site.federation),
             *site.recipe.objective.remarks(site.federation),
         ],
-        "seconds": folder.seconds(),
+        "seconds": results.seconds,
         "plan": site.plan.as_dict(),
         "model": {"name": config.model.name, "knobs": config.model.knobs},
         "sample_shape": list(site.federation.sample_shape),

@@ -33,10 +33,11 @@ from fedskew.deploy.model import (
 from fedskew.deploy.preparation import SamplePreparation, preparation_of
 from fedskew.deploy.samples import Samples, prepared, read_samples
 from fedskew.errors import ConfigError, DataError, RunError
-from fedskew.experiment import MAIN, Run, adaptations, make_site
+from fedskew.experiment import Run, adaptations, make_site
 from fedskew.folder import RunFolder
 from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.recipe import Adapt, Stage, find
+from fedskew.score import MAIN
 from fedskew.scoring import score_clients
 from fedskew.site import Site
 

@@ -26,11 +26,12 @@ from fedskew.deploy.preparation import run_federation
 from fedskew.deploy.watch import Counted, Trust, is_more, owned_by, sent_to, trust_in
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, DataError, RunError, unknown
-from fedskew.experiment import MAIN, Run, adaptations, make_site
+from fedskew.experiment import Run, adaptations, make_site
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.recipe import Adapt, Stage, find
 from fedskew.report.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport, Moment
+from fedskew.score import MAIN
 from fedskew.scoring import score_clients
 from fedskew.site import Site
 

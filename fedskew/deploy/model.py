@@ -123,7 +123,7 @@ def about_run(run: Run) -> dict[str, Any]:
     return {
         "run": run.path.resolve().name,
         "config": config.digest,
-        "data": read_json(run.path / "config.json")["data"],
+        "data": run.results.settings["data"],
         "round": result["selected_round"],
         "method": {"name": config.method.name, "knobs": config.method.knobs},
         "model": result["model"],

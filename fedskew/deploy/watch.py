@@ -12,11 +12,12 @@ from fedskew.deploy.adapt import NEWCOMER
 from fedskew.deploy.confidence import choose_threshold
 from fedskew.deploy.model import has_global, run_model
 from fedskew.errors import DataError, RunError
-from fedskew.experiment import MAIN, Run
+from fedskew.experiment import Run
 from fedskew.folder import RunFolder
 from fedskew.parts.objective import ANSWERS, Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.recipe import Adapt
+from fedskew.score import MAIN
 from fedskew.scoring import score_clients
 from fedskew.site import Site
 

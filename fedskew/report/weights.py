@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from fedskew.report.canvas import BLUE, GREY, ORANGE, PALETTE, blank_figure, cle
 from fedskew.report.generative import thinned
 from fedskew.report.picture import Picture, Table
 from fedskew.report.plots import FEW_CLIENTS
-from fedskew.store import read_json
+from fedskew.runs.results import Results
 from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
 
 QUANTILES = {"least": 0.0, "q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95,
@@ -30,13 +29,13 @@ FEW_COLOURS = len(PALETTE)
 """Up to so many clients, each has a colour of its own."""
 
 
-def weighing_pictures(run: Path) -> Iterator[Picture]:
+def weighing_pictures(results: Results) -> Iterator[Picture]:
     """The figures of a run whose clients weigh their samples; none of other runs."""
-    result = read_json(run / "result.json")
+    result = results.summary
     entries = result.get("sample_weights")
     if not entries:
         return
-    method, arrays = str(result["method"]), load_weights(run / SAMPLE_WEIGHTS)
+    method, arrays = str(result["method"]), load_weights(results.path / SAMPLE_WEIGHTS)
     spread = spread_table(entries, arrays)
     yield Picture("sample-weights", spread, lambda: spread_of(spread, method))
     points = ratio_table(entries, arrays, int(result["seed"]))

@@ -1,0 +1,1 @@
+"""One run on disk: what its folder holds, and the one way to read it."""
