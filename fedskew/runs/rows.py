@@ -143,7 +143,10 @@ class Rows:
 
 
 def read_rows(path: Path, length: int | None = None) -> Rows:
-    """The rows of a file, or of as many of its first bytes; none where there is no file."""
+    """The rows of a file, or of those lines that begin in so many of its first bytes.
+
+    Where there is no file, there are no rows.
+    """
     reader = _Reader(path)
     for portion in _portions(path, length):
         reader.take(portion)
@@ -153,7 +156,7 @@ def read_rows(path: Path, length: int | None = None) -> Rows:
 def read_lines(
     path: Path, make: Callable[[dict[str, Any]], Made], length: int | None = None
 ) -> list[Made]:
-    """What is made of each line of a short file, or of as many of its first bytes."""
+    """What is made of each line of a short file, or of those that begin in so many bytes."""
     lines = b"".join(_portions(path, length)).splitlines()
     return [_made(path, number, line, make) for number, line in enumerate(lines, start=1)]
 
@@ -164,10 +167,10 @@ def _portions(path: Path, length: int | None) -> Iterator[bytes]:
     try:
         with open(path, "rb") as file:
             while portion := file.read(int(min(PORTION, left))):
-                left -= len(portion)
-                rest = file.readline() if left else b""
-                left -= len(rest)
-                yield portion + rest
+                if not portion.endswith(b"\n"):
+                    portion += file.readline()
+                left = max(0, left - len(portion))
+                yield portion
     except FileNotFoundError:
         return
     except OSError as error:
