@@ -157,7 +157,7 @@ def empty_model(about: Mapping[str, Any]) -> nn.Module:
 def finished_run(source: str | Path | Run) -> Run:
     """A run that has models to use; runs on the way there are refused."""
     run = source if isinstance(source, Run) else load_run(source)
-    if not (run.path / "result.json").is_file():
+    if not run.results.is_finished:
         raise RunError(f"{run.path} is not finished: repeat the command that began it.")
     return run
 
