@@ -132,7 +132,7 @@ def compare(
     if crossed:
         without = _leave_out(runner, configs, list(crossed), leave_out)
         comparison = replace(comparison, matrix=_matrix(crossed, runs, without))
-    _write(comparison)
+    _write(comparison, runs)
     return comparison
 
 
@@ -208,7 +208,7 @@ def _matrix(
             seed = done.config.seed
             picks += picks_of(cell, seed, curves_of(done, without[name, seed]))
     first = runs[next(iter(cells))]
-    members = [Members.found_in(done.rows()) for done in first]
+    members = [Members.found_in(done.results.rows) for done in first]
     result = first[0].result
     return Matrix(
         objectives=tuple(dict.fromkeys(objective for objective, _ in cells.values())),
@@ -266,7 +266,7 @@ def _remarks(
     return tuple(remarks)
 
 
-def _write(comparison: Comparison) -> None:
+def _write(comparison: Comparison, runs: Mapping[str, Sequence[Run]]) -> None:
     folder = make_folder(comparison.path)
     write_atomically(folder / "leaderboard.csv", comparison.to_csv().encode())
     write_atomically(folder / "leaderboard.md", comparison.to_markdown().encode())
@@ -274,6 +274,6 @@ def _write(comparison: Comparison) -> None:
     if matrix is not None:
         write_atomically(folder / "matrix.csv", matrix.to_csv().encode())
         write_atomically(folder / "matrix.md", matrix.to_markdown().encode())
-    runs = {standing.method: standing.runs for standing in comparison.leaderboard}
+    ordered = {standing.method: runs[standing.method] for standing in comparison.leaderboard}
     pictures = [] if matrix is None else [matrix.picture()]
-    draw_comparison(folder, runs, comparison.metric, pictures)
+    draw_comparison(folder, ordered, comparison.metric, pictures)

@@ -11,11 +11,11 @@ from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run, make_federation, run
 from fedskew.federate.holdings import roster_of
-from fedskew.federate.planning import MAIN, checked_model
+from fedskew.federate.planning import checked_model
 from fedskew.folder import RunFolder
 from fedskew.matrix import label
 from fedskew.recipe import Stage, find
-from fedskew.score import Row
+from fedskew.score import MAIN, Row
 from fedskew.selection import Members
 from fedskew.server import Progress, RoundRecord
 
@@ -54,6 +54,7 @@ class Runner:
         self.out, self.data_dir, self.watch = out, data_dir, watch
         self.position = self.total = 0
         self._shelf = Shelf(data_dir)
+        self._runs: dict[Path, Run] = {}
 
     def run(self, config: Config, *, draw: bool = True, without: str = "") -> Run:
         """Run a config, or finish it; ``without`` is the client it leaves out, if it does."""
@@ -66,6 +67,7 @@ class Runner:
             config, out=self.out, data_dir=self.data_dir, watch=self.watch, federation=federation,
             draw=draw,
         )  # fmt: skip
+        done = self._known(done)
         if self.watch:
             self.watch.end(done, finished)
         return done
@@ -87,8 +89,12 @@ class Runner:
         """Who takes part: those a finished run scored, else those its data give."""
         folder = self._folder(config)
         if folder.is_finished:
-            return Members.found_in(folder.rows())
+            return Members.found_in(self._known(Run(folder.path)).results.rows)
         return Members.of(self._shelf.federation(config))
+
+    def _known(self, run: Run) -> Run:
+        """The same run as it was first met: what was read of it need not be read again."""
+        return self._runs.setdefault(run.path, run)
 
     def _folder(self, config: Config) -> RunFolder:
         return RunFolder.of(config, self.out)

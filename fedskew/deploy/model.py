@@ -123,7 +123,7 @@ def about_run(run: Run) -> dict[str, Any]:
     return {
         "run": run.path.resolve().name,
         "config": config.digest,
-        "data": read_json(run.path / "config.json")["data"],
+        "data": run.results.settings["data"],
         "round": result["selected_round"],
         "method": {"name": config.method.name, "knobs": config.method.knobs},
         "model": result["model"],
@@ -157,7 +157,7 @@ def empty_model(about: Mapping[str, Any]) -> nn.Module:
 def finished_run(source: str | Path | Run) -> Run:
     """A run that has models to use; runs on the way there are refused."""
     run = source if isinstance(source, Run) else load_run(source)
-    if not (run.path / "result.json").is_file():
+    if not run.results.is_finished:
         raise RunError(f"{run.path} is not finished: repeat the command that began it.")
     return run
 

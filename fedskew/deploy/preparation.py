@@ -167,7 +167,7 @@ def preparation_of(run: Run, data_dir: Path | None = None) -> SamplePreparation:
 def run_federation(run: Run, data_dir: Path | None = None) -> Federation:
     """The very data a run was made with."""
     federation = make_federation(run.config, data_dir)
-    if fingerprint(federation) != read_json(run.path / "config.json")["data"]:
+    if fingerprint(federation) != run.results.settings["data"]:
         raise RunError(
             f"{run.path} was made with other data than are here now: bring the first data back, "
             "or name their folder with --data-dir."

@@ -105,9 +105,10 @@ def draw_portraits(
     pictures: dict[str, list[Path]] = {}
     shown = [cell for cell in plan if cell.seed == SEED and cell.arm in suite.portraits]
     for cell in shown:
-        path = results[cell.setting, cell.arm, SEED].run.path
+        run = results[cell.setting, cell.arm, SEED].run
+        path = run.path
         if not is_drawn(path):
-            draw_run(path, make_federation(cell.config, data_dir))
+            draw_run(run, make_federation(cell.config, data_dir))
         for figure in suite.portraits[cell.arm]:
             drawn = path / "figures" / f"{figure}.png"
             if drawn.is_file():
