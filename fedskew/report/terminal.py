@@ -13,13 +13,11 @@ from rich.table import Table
 from fedskew.experiment import Run
 from fedskew.progress import clock, stretches
 from fedskew.runs.findings import lines_of
+from fedskew.runs.results import Results
 from fedskew.server import RoundRecord
 
 MOST_FAILURES = 10
 SPREAD = {"mean": "mean", "std": "std", "worst client": "worst", "bottom decile": "bottom_decile"}
-
-
-"""Why all samples of a client count the same."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
