@@ -18,6 +18,7 @@ from fedskew.parts.distil import Invention
 from fedskew.parts.objective import Erm, Objective
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, NOTHING, Select
+from fedskew.parts.step import Step, Whole
 from fedskew.plugins import import_function
 
 
@@ -68,6 +69,7 @@ class Recipe:
     shares: Select = EVERYTHING
     reports: tuple[Report, ...] = ()
     aggregates: Aggregator = field(default_factory=Mean)
+    steps: Step = field(default_factory=Whole)
     adapts: Adapt | None = None
     prepares: tuple[Stage, ...] = ()
     keeps: Select = NOTHING
@@ -80,6 +82,13 @@ class Recipe:
     """What makes the data a server trains on, from what an earlier stage handed over."""
     extends: Callable[[nn.Module], nn.Module] | None = None
     """Changes the model before anything else, e.g. to give it a second head."""
+
+    def __post_init__(self) -> None:
+        if self.aggregates.per_client and not self.steps.whole:
+            raise ConfigError(
+                "a server step needs one target for all clients, but this server makes a model for "
+                "each: leave the step out."
+            )
 
 
 class ModelChoice:

@@ -14,6 +14,7 @@ from fedskew.errors import RunError
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
+from fedskew.parts.step import memory_at_start, stepped
 from fedskew.recipe import Adapt
 from fedskew.score import CENTRAL, Row
 from fedskew.site import Site
@@ -167,7 +168,10 @@ def _trainers(site: Site) -> list[str]:
 def _fresh(site: Site, trainers: Sequence[str], memory: Groups) -> Progress:
     shared = {name: site.initial[name] for name in sorted(site.shared)}
     parameters = {name: t for name, t in shared.items() if name in site.parameters}
-    started = site.recipe.aggregates.start(parameters, trainers)
+    started = {
+        **site.recipe.aggregates.start(parameters, trainers),
+        **memory_at_start(site.recipe.steps, parameters),
+    }
     buffers = frozenset(shared.keys() - parameters.keys())
     state = ServerState(shared, memory={**memory, **started}, buffers=buffers)
     return Progress(site.stage, 0, state, Choice())
@@ -223,7 +227,8 @@ def aggregate(
     state = replace(state, notes=(), measured={}, matrices={}, rng=rng)
     if len(updates) >= min_clients:
         trainers = len(_trainers(site))
-        found = site.recipe.aggregates.aggregate(state, updates, trainers)
+        target = site.recipe.aggregates.aggregate(state, updates, trainers)
+        found = stepped(site.recipe.steps, state, target)
         if not not_finite(found.shared, *found.personal.values(), *found.memory.values()):
             return found, updates
         faults = {u.client: not_finite(u.tensors, *u.reports.values()) for u in updates}

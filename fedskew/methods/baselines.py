@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from fedskew.errors import ConfigError
@@ -18,6 +19,7 @@ from fedskew.parts.correct import ControlVariates, Pull
 from fedskew.parts.masked import MaskedMean
 from fedskew.parts.report import LocalLength, VariateChange
 from fedskew.parts.select import BATCH_NORM, NOTHING, but
+from fedskew.parts.step import LearningRate
 from fedskew.recipe import Card, Phase, Recipe, Reduction, method
 
 Weights = Literal["size", "uniform"]
@@ -30,6 +32,13 @@ def weighting(weights: Weights) -> Weighting:
     return BySize() if weights == "size" else Uniform()
 
 
+def server_step(server_lr: float) -> LearningRate:
+    """The step a user asks for by a server learning rate."""
+    if not 0 < server_lr < math.inf:
+        raise ConfigError(f"server_lr must be above 0, not {server_lr}.")
+    return LearningRate(server_lr)
+
+
 def not_negative(name: str, value: float) -> float:
     if value < 0:
         raise ConfigError(f"{name} must not be negative, not {value}.")
@@ -37,7 +46,7 @@ def not_negative(name: str, value: float) -> float:
 
 
 WEIGHTS = "'size' (by training samples) or 'uniform'"
-SERVER_LR = "step of the server towards the mean, > 0; 1 is the mean itself"
+SERVER_LR = "step of the server towards its target, > 0; 1 is the target itself"
 
 
 @method(
@@ -82,7 +91,7 @@ def central() -> Recipe:
     ),
 )
 def fedavg(weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
-    return Recipe(aggregates=Mean(weighting(weights), server_lr))
+    return Recipe(aggregates=Mean(weighting(weights)), steps=server_step(server_lr))
 
 
 @method(
@@ -100,7 +109,8 @@ def fedavg(weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
 def fedprox(mu: float = 0.01, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
     return Recipe(
         trains=(Phase(corrects=(Pull(not_negative("mu", mu)),)),),
-        aggregates=Mean(weighting(weights), server_lr),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
     )
 
 
@@ -120,7 +130,8 @@ def scaffold(weights: Weights = "uniform", server_lr: float = 1.0) -> Recipe:
     return Recipe(
         trains=(Phase(corrects=(ControlVariates(),)),),
         reports=(VariateChange(),),
-        aggregates=MeanWithVariates(weighting(weights), server_lr),
+        aggregates=MeanWithVariates(weighting(weights)),
+        steps=server_step(server_lr),
     )
 
 
@@ -141,7 +152,8 @@ def fednova(mu: float = 0.0, weights: Weights = "size", server_lr: float = 1.0) 
     return Recipe(
         trains=(Phase(corrects=pull),),
         reports=(LocalLength(mu),),
-        aggregates=NormalisedMean(weighting(weights), server_lr),
+        aggregates=NormalisedMean(weighting(weights)),
+        steps=server_step(server_lr),
     )
 
 
@@ -162,7 +174,7 @@ def fednova(mu: float = 0.0, weights: Weights = "size", server_lr: float = 1.0) 
 def fedgma(tau: float = 0.4, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
     if not 0 <= tau <= 1:
         raise ConfigError(f"tau must be from 0 to 1, not {tau}.")
-    return Recipe(aggregates=MaskedMean(tau, weighting(weights), server_lr))
+    return Recipe(aggregates=MaskedMean(tau, weighting(weights)), steps=server_step(server_lr))
 
 
 @method(
@@ -178,7 +190,11 @@ def fedgma(tau: float = 0.4, weights: Weights = "size", server_lr: float = 1.0) 
     ),
 )
 def fedbn(weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
-    return Recipe(shares=but(BATCH_NORM), aggregates=Mean(weighting(weights), server_lr))
+    return Recipe(
+        shares=but(BATCH_NORM),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
+    )
 
 
 @method(
@@ -202,5 +218,6 @@ def ditto(
     pull = Pull(not_negative("lam", lam))
     return Recipe(
         trains=(Phase(), Phase(epochs=personal_epochs, corrects=(pull,), model="personal")),
-        aggregates=Mean(weighting(weights), server_lr),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
     )

@@ -48,7 +48,7 @@ def with_objective(base: Base, objective: Objective) -> Recipe:
     """The recipe of a base whose clients minimise something else; they adapt by plain ERM."""
     name, recipe = based_on(base)
     own = [phase.objective for phase in recipe.trains if phase.objective is not None]
-    if recipe.pools or recipe.prepares or own or type(recipe.objective) is not Erm:
+    if recipe.pools or recipe.prepares or own or not recipe.objective.replaceable:
         why = "pools everybody's data" if recipe.pools else "has an objective of its own"
         raise ConfigError(
             f"base = {name!r} {why}, so its clients cannot be given another: choose one like "
