@@ -142,6 +142,12 @@ class Card:
     fails: str = ""
     defaults: str = ""
     """Why the settings are what they are, where they were chosen by looking."""
+    reference: Literal["alone", "pooled"] | None = None
+    """What any method is held against, where it is that: no federation, or all data pooled."""
+    side: Literal["objective", "aggregator"] | None = None
+    """Where every client objective is crossed with every aggregator: what it is, if either."""
+    plain: bool = False
+    """Whether it is the one that others on its side are measured against."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,9 @@ def find(name: str) -> Method:
     if ":" in name:
         own = import_function("method", name)
         summary = (inspect.getdoc(own) or "The user's own method.").partition("\n")[0]
-        return Method(name, own, Card(summary, paper="the user's own", update=""))
+        crosses = {"base", "environments"} <= inspect.signature(own).parameters.keys()
+        side: Literal["objective"] | None = "objective" if crosses else None
+        return Method(name, own, Card(summary, paper="the user's own", update="", side=side))
     known = methods()
     if name not in known:
         raise unknown("method", name, known)

@@ -58,6 +58,7 @@ SERVER_LR = "step of the server towards its target, > 0; 1 is the target itself"
         sends="nothing",
         batch_norm="private",
         fails="with few samples per client, or test data of classes a client never saw",
+        reference="alone",
     ),
 )
 def local() -> Recipe:
@@ -73,6 +74,7 @@ def local() -> Recipe:
         sends="all raw data: a reference, not a federated method",
         batch_norm="ordinary",
         fails="it is not federated learning",
+        reference="pooled",
     ),
 )
 def central() -> Recipe:
@@ -88,6 +90,8 @@ def central() -> Recipe:
         knobs={"weights": WEIGHTS, "server_lr": SERVER_LR},
         fails="client drift: with skewed labels and long local training the mean is worse than "
         "its members",
+        side="aggregator",
+        plain=True,
     ),
 )
 def fedavg(weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
@@ -104,6 +108,7 @@ def fedavg(weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
                "server_lr": SERVER_LR},
         reduces=(Reduction({"mu": 0.0}, "fedavg"),),
         fails="a large μ with a large learning rate overshoots (lr·μ must stay below 2)",
+        side="aggregator",
     ),
 )  # fmt: skip
 def fedprox(mu: float = 0.01, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
@@ -124,6 +129,7 @@ def fedprox(mu: float = 0.01, weights: Weights = "size", server_lr: float = 1.0)
         knobs={"weights": WEIGHTS, "server_lr": SERVER_LR},
         sends="model parameters and as many again for the variates, both ways",
         fails="large learning rates under extreme skew; Adam (its steps are not gradients)",
+        side="aggregator",
     ),
 )
 def scaffold(weights: Weights = "uniform", server_lr: float = 1.0) -> Recipe:
@@ -145,6 +151,7 @@ def scaffold(weights: Weights = "uniform", server_lr: float = 1.0) -> Recipe:
                "server_lr": SERVER_LR},
         sends="model parameters and one number (the length of its accumulated gradients)",
         fails="adaptive optimisers, whose steps have no length in gradients",
+        side="aggregator",
     ),
 )  # fmt: skip
 def fednova(mu: float = 0.0, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
@@ -169,6 +176,7 @@ def fednova(mu: float = 0.0, weights: Weights = "size", server_lr: float = 1.0) 
         fails="what only some clients can teach (a label few hold) is held back as well, and all "
         "steps get shorter",
         defaults="τ = 0.4 takes what seven of ten equal clients agree on; 1 only what all do",
+        side="aggregator",
     ),
 )  # fmt: skip
 def fedgma(tau: float = 0.4, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:

@@ -109,6 +109,10 @@ class Objective:
         """Whether another objective may take its place without losing what a method is about."""
         return False
 
+    def trained_by(self, method: str) -> dict[str, Any]:
+        """A method that minimises this by the means of another one, as its name and settings."""
+        return {"name": method}
+
     def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
         """Refuse samples, a model or a batch size this objective makes no sense of."""
         if self.by_environment:
