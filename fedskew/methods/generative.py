@@ -109,14 +109,17 @@ def vae(
             recipe = replace(recipe, reports=(*recipe.reports, LocalLoss(objective)))
     if divergence and aggregates is not None:
         aggregates = aggregates.with_divergence()
-    # Who never loads the model can still be averaged, but not be told what to change in it.
-    apart = not sync and not recipe.aggregates.averages
-    unmoved = server_lr is not None and recipe.shares == NOTHING
-    if aggregates is None or apart or unmoved:
+    if aggregates is None:
         raise ConfigError(
-            f"base = {name!r} takes no weighted mean, so leave out weights, sync, server_lr and "
-            "divergence."
+            f"base = {name!r} takes no weighted mean, so leave out weights and divergence."
         )
+    if not sync and not aggregates.averages:
+        raise ConfigError(
+            f"base = {name!r} does other things than average the clients' models, which needs "
+            "clients that load the result: leave out sync."
+        )
+    if server_lr is not None and recipe.shares == NOTHING:
+        raise ConfigError(f"base = {name!r} shares nothing, so leave out server_lr.")
     return replace(
         recipe,
         aggregates=aggregates,

@@ -46,7 +46,7 @@ def in_the_way(recipe: Recipe, weights: Weights) -> str | None:
         "target.",
         paper="Nichol et al. 2018, On First-Order Meta-Learning Algorithms (Reptile), with clients "
         "for tasks; the step of the federated CI-VAE thesis (Bologna).",
-        update="θ ← θ + η·(mean of θ_k - θ)",
+        update="θ ← θ + η·(target - θ), the target as the base's server makes it: the mean of θ_k",
         knobs={"base": "the method whose target is approached, a name or {name = …, knob = …}",
                **STEP},
         reduces=(Reduction({"eta": 1.0}, "fedavg", {"weights": "uniform"}),),

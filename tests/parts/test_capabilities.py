@@ -124,7 +124,7 @@ def test_divergence_is_recorded_by_means_only() -> None:
 
 @pytest.mark.parametrize("base", ["scaffold", "fednova", "local"])
 def test_clients_that_never_load_the_model_need_a_plain_mean(base: str) -> None:
-    with pytest.raises(ConfigError, match=f"base = '{base}' takes no weighted mean"):
+    with pytest.raises(ConfigError, match=f"base = '{base}' does other things than average"):
         find("vae").recipe(base=base, sync=False)
 
 
