@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run, resolve
 from fedskew.matrix import Given, Pair, label, own_label, pairs, parse_method
-from fedskew.parts.density import DensityLoss
-from fedskew.parts.generative import VaeLoss
 from fedskew.recipe import find
+from fedskew.recipe import methods as registered
 from fedskew.report.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
 from fedskew.report.figures import draw_comparison
 from fedskew.report.leaderboard import Standing, has_effective, to_csv, to_markdown, to_text
@@ -21,9 +20,6 @@ from fedskew.report.standings import common_metric, standings
 from fedskew.runner import Observer, Runner
 from fedskew.selection import Count, Members, curves_of, folds, left_out_of
 from fedskew.store import make_folder, write_atomically
-
-REFERENCES = ("local", "central")
-"""No federation, and all data in one place: what any method must be held against."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +143,7 @@ def _chosen(
     if not given:
         raise ConfigError("compare needs at least one method, or objectives.")
     if references:
-        given += [_reference(name, given[0]) for name in REFERENCES]
+        given += _references(given[0]).values()
     chosen: dict[str, Named] = {}
     for method in given:
         find(method.name).recipe(**method.knobs)
@@ -155,21 +151,20 @@ def _chosen(
     return chosen
 
 
-def _reference(role: str, beside: Named) -> Named:
-    """A reference that minimises what the method beside it does."""
+def _references(beside: Named) -> dict[str, Named]:
+    """By role, what minimises the same as the method beside it: alone, and on pooled data."""
     objective = find(beside.name).recipe(**beside.knobs).objective
-    if isinstance(objective, DensityLoss):
-        return Named(name="made", base=role)
-    if not isinstance(objective, VaeLoss):
-        return Named(name=role)
-    changed = {k: v for k, v in asdict(objective).items() if v != getattr(VaeLoss, k)}
-    return Named(name="vae", base=role, **changed)
+    return {
+        known.card.reference: Named(**objective.trained_by(name))
+        for name, known in registered().items()
+        if known.card.reference is not None
+    }
 
 
 def _role(method: Named) -> str | None:
     """Which reference a method is, if it is one."""
-    name = method.knobs["base"] if method.name in ("vae", "made") else method.name
-    return str(name) if name in REFERENCES else None
+    roles = {label(known): role for role, known in _references(method).items()}
+    return roles.get(label(method))
 
 
 def _leave_out(
@@ -246,8 +241,8 @@ def _remarks(
     runs: Mapping[str, Sequence[Run]],
 ) -> tuple[str, ...]:
     remarks = []
-    best = next((s for s in ordered if roles[s.method] != "central"), None)
-    if best and roles[best.method] == "local" and any(not s.reference for s in ordered):
+    best = next((s for s in ordered if roles[s.method] != "pooled"), None)
+    if best and roles[best.method] == "alone" and any(not s.reference for s in ordered):
         remarks.append(
             f"No method beat local training ({best.score.mean:.3f}): with data this skewed, "
             "clients did best on their own."

@@ -115,7 +115,7 @@ def _standing(
         central=spread(model="global", on="central"),
         unseen=spread(on="unseen"),
         megabytes=None
-        if role == "central"
+        if role == "pooled"
         else _mean(r["bytes"]["up"] + r["bytes"]["down"] for r in results) / 1e6,
         effective=effective,
         seconds=_mean(r["seconds"] for r in results),
