@@ -25,6 +25,7 @@ from fedskew.matrix import TIMES
 from fedskew.report.deployment import deployed_pictures, shots_in
 from fedskew.report.generative_figures import pictures
 from fedskew.report.picture import Picture, Table
+from fedskew.runs.findings import pictures_of
 from fedskew.runs.results import Results
 from fedskew.runs.rows import Rows
 from fedskew.score import MAIN
@@ -66,7 +67,6 @@ def draw_run(run: Run, federation: Federation) -> Path:
     if is_drawn(run.path):
         return folder
     from fedskew.report import plots
-    from fedskew.report.weights import weighing_pictures
 
     results, result = run.results, run.result
     model, metric = str(result["primary_model"]), str(result["primary_metric"])
@@ -80,7 +80,8 @@ def draw_run(run: Run, federation: Federation) -> Path:
     weights = weight_table(results)
     _save(folder, "weights", weights, lambda: plots.weights(weights, name))
     of_models = pictures(run, federation, weights)
-    for picture in chain(deployed_pictures(results), weighing_pictures(results), of_models):
+    left = pictures_of(run.path, results.config, result)
+    for picture in chain(deployed_pictures(results), left, of_models):
         _save(folder, *picture)
     counts = partition_table(federation)
     title = f"{federation.name}: training samples of each class at each client"
