@@ -1,1 +1,1 @@
-"""One run on disk: what its folder holds, and the one way to read it."""
+"""One run on disk: its folder, its numbers, its identity."""
