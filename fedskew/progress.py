@@ -59,7 +59,7 @@ class Look:
 
 def stretches(config: Config) -> dict[str, Stretch]:
     """The stages of a config's method, in order, by name."""
-    from fedskew.experiment import MAIN
+    from fedskew.federate.planning import MAIN
     from fedskew.recipe import Stage, find
 
     recipe = find(config.method.name).recipe(**config.method.knobs)

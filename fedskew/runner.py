@@ -9,7 +9,9 @@ from typing import Protocol
 from fedskew.config import Config, FederationSection
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
-from fedskew.experiment import MAIN, Run, checked_model, make_federation, run
+from fedskew.experiment import Run, make_federation, run
+from fedskew.federate.holdings import roster_of
+from fedskew.federate.planning import MAIN, checked_model
 from fedskew.folder import RunFolder
 from fedskew.matrix import label
 from fedskew.recipe import Stage, find
@@ -73,11 +75,11 @@ class Runner:
         for config in configs:
             if self._folder(config).is_finished:
                 continue
-            federation = self._shelf.federation(config)
+            roster = roster_of(self._shelf.federation(config))
             recipe = find(config.method.name).recipe(**config.method.knobs)
             for stage in (*recipe.prepares, Stage(MAIN, recipe)):
                 try:
-                    checked_model(config, federation, stage)
+                    checked_model(config, roster, stage)
                 except ConfigError as error:
                     raise ConfigError(f"{label(config.method)} cannot run: {error}") from None
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedskew.data.federation import Indices
 from fedskew.engine.batches import Schedule, schedule
 from fedskew.engine.graph import Graphs, Step, TracedStep, for_each_client, leaves
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
+from fedskew.types import Indices
 
 Tensors = dict[str, Tensor]
 Tree = Any

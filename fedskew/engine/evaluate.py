@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.data.federation import Indices
 from fedskew.engine.cohort import in_workers
 from fedskew.engine.streams import stream
+from fedskew.types import Indices
 
 Tensors = dict[str, Tensor]
 Scores = dict[str, float]
