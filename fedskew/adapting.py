@@ -11,6 +11,7 @@ from torch import Tensor
 from fedskew.engine.cohort import Work, train
 from fedskew.engine.evaluate import Question, evaluate
 from fedskew.engine.streams import stream
+from fedskew.errors import Diverged, locate
 from fedskew.federate.holdings import Holdings, context_of
 from fedskew.parts.objective import Objective, Tensors
 from fedskew.parts.report import Groups
@@ -182,10 +183,11 @@ def _trained(
         key = (seed, stage, "adapt", number, adaptation.client, adaptation.round)
         context = context_of(holdings, phase, training, rows, model, adaptation.own, {})
         works.append(Work(str(i), rows, model, context, key=key))
-    diverged = ArithmeticError("its parameters are not finite after adapting")
+    diverged = Diverged("its parameters are not finite after adapting")
     results: list[tuple[int, Tensors | Exception]] = []
     for i, result in zip(members, train(works, training), strict=True):
         if isinstance(result, Exception):
+            locate(result, f"phase {number + 1}")
             results.append((i, result))
         else:
             results.append((i, result.tensors if result.finite else diverged))

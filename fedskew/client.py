@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bdb import BdbQuit
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import torch
 
 from fedskew.engine.cohort import Trained, Work, in_workers, train
 from fedskew.engine.streams import stream
+from fedskew.errors import failure, locate, located
 from fedskew.federate.holdings import Holdings, context_of
 from fedskew.federate.tasks import DescribeTask, TrainTask, not_finite
 from fedskew.parts.aggregate import Update
@@ -35,6 +37,9 @@ class Outcome:
     keeps: Groups = field(default_factory=dict)
     loss: float = float("nan")
     error: str | None = None
+
+
+AnyTask = TypeVar("AnyTask", TrainTask, DescribeTask)
 
 
 def train_clients(
@@ -91,7 +96,8 @@ def train_clients(
                     steps[task.client] += result.steps
                     losses[task.client] = result.loss
             else:
-                errors[task.client] = f"{type(result).__name__}: {result}"
+                locate(result, f"phase {number + 1}")
+                errors[task.client] = failure(result, _place(holdings, task))
 
     def answer(task: TrainTask) -> Outcome:
         name = task.client
@@ -120,7 +126,7 @@ def train_clients(
             return Outcome(name, error=f"its report {wrong} is not finite")
         return Outcome(name, update, keeps, losses.get(name, float("nan")))
 
-    return in_workers(lambda task: _guarded(answer, task), tasks)
+    return _answers(holdings, answer, tasks)
 
 
 def describe_clients(
@@ -136,19 +142,38 @@ def describe_clients(
         size = len(holdings.clients[task.client].train)
         return Outcome(task.client, Update(task.client, {}, size, 0, sends), keeps)
 
-    return in_workers(lambda task: _guarded(answer, task), tasks)
+    return _answers(holdings, answer, tasks)
 
 
 def _steps_before(private: Groups) -> int:
     return int(private[STEPS]["n"]) if STEPS in private else 0
 
 
-def _guarded(answer: Any, task: TrainTask | DescribeTask) -> Outcome:
-    """A client that raises is one lost answer, never a lost round."""
-    try:
-        return answer(task)  # type: ignore[no-any-return]
-    except Exception as error:
-        return Outcome(task.client, error=f"{type(error).__name__}: {error}")
+def _answers(
+    holdings: Holdings, answer: Callable[[AnyTask], Outcome], tasks: Sequence[AnyTask]
+) -> list[Outcome]:
+    """One answer a task; a client that raises is one lost answer, not a lost round."""
+
+    def guarded(task: AnyTask) -> Outcome | Exception:
+        try:
+            return answer(task)
+        except BdbQuit:
+            raise
+        except Exception as error:
+            return error
+
+    return [
+        found
+        if isinstance(found, Outcome)
+        else Outcome(task.client, error=failure(found, _place(holdings, task)))
+        for task, found in zip(
+            tasks, in_workers(guarded, tasks, holdings.plan.execution.is_plain), strict=True
+        )
+    ]
+
+
+def _place(holdings: Holdings, task: TrainTask | DescribeTask) -> str:
+    return f"client {task.client!r}, stage {holdings.plan.stage!r}, round {task.round}"
 
 
 def _reported(
@@ -185,7 +210,8 @@ def _reported(
         log_ratio=holdings.log_ratio_of(holdings.clients[task.client].train),
     )
     for report in reports:
-        reported = report.report(finished)
+        with located(f"report {type(report).__name__}"):
+            reported = report.report(finished)
         sends.update(reported.sends)
         keeps.update(reported.keeps)
     return sends, keeps

@@ -23,6 +23,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
+from fedskew.errors import debugging
+
 if TYPE_CHECKING:
     from fedskew.config import Config
     from fedskew.experiment import Run
@@ -281,9 +283,10 @@ class SuiteObserver:
         return f"stopped {where}; repeat the command to go on"
 
 
-def observer(console: Console) -> Observer:
-    """The observer that suits where the output goes."""
-    return Live(console) if console.is_terminal else Plain(console)
+def observer(console: Console, config: Config) -> Observer:
+    """The observer that suits where the output goes; a debugger needs the terminal for itself."""
+    stops = debugging() or config.executor == "one-by-one"
+    return Live(console) if console.is_terminal and not stops else Plain(console)
 
 
 def clock(seconds: float) -> str:

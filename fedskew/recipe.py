@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from fedskew.errors import ConfigError, unknown
+from fedskew.errors import ConfigError, located, unknown
 from fedskew.parts.aggregate import Aggregator, Mean
 from fedskew.parts.begin import Begin
 from fedskew.parts.correct import Correction
@@ -169,7 +169,8 @@ class Method:
                     raise ConfigError(f"method {self.name!r} has no settings, so remove {name!r}.")
                 raise unknown(f"setting of method {self.name!r}", name, self.defaults)
             self._check_kind(name, knobs[name])
-        recipe = self.make(**knobs)
+        with located(f"method {self.name!r}"):
+            recipe = self.make(**knobs)
         if not isinstance(recipe, Recipe):
             raise ConfigError(
                 f"method {self.name!r} returned {type(recipe).__name__}, not a fedskew Recipe."

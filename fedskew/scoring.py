@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedskew.adapting import Adaptation, adapted
 from fedskew.engine.evaluate import Question, sample_values
+from fedskew.errors import failure, located
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.tasks import Scored, ScoreTask
 from fedskew.parts.objective import Bound, Tensors
@@ -44,12 +45,14 @@ def look(
             # One object for all who are sent the same tensors: they are then scored together.
             whole = {**holdings.plan.initial, **task.sent}
             models.append(cache.setdefault(id(task.sent), whole))
+    stage = holdings.plan.stage
     errors: dict[int, str] = {}
     changed = [i for i, task in enumerate(tasks) if task.adapt is not None]
     adaptations = [_adaptation(holdings, tasks[i], models[i], private) for i in changed]
     for i, result in zip(changed, adapted(holdings, adaptations), strict=True):
         if isinstance(result, Exception):
-            errors[i] = f"{type(result).__name__}: {result}"
+            where = f"client {tasks[i].client!r}, stage {stage!r}, round {tasks[i].round}"
+            errors[i] = failure(result, f"{where}, adapting")
         else:
             models[i] = result
     asked = [(i, s) for i in range(len(tasks)) for s in tasks[i].splits if i not in errors]
@@ -59,8 +62,10 @@ def look(
         )
         for i, split in asked
     ]
+    with located(f"stage {stage!r}, round {max((t.round for t in tasks), default=0)}"):
+        answers = sample_values(questions, holdings.scoring())
     values: list[dict[str, Tensors]] = [{} for _ in tasks]
-    for (i, split), found in zip(asked, sample_values(questions, holdings.scoring()), strict=True):
+    for (i, split), found in zip(asked, answers, strict=True):
         if found:
             values[i][split] = found
     return [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fedskew.engine.streams import stream
-from fedskew.errors import RunError
+from fedskew.errors import ConfigError, RunError, located
 from fedskew.federate.backends import Backend
 from fedskew.federate.plan import ModelKind, Plan
 from fedskew.federate.roster import POOLED, Roster
@@ -126,6 +126,11 @@ def federate(
 ) -> Progress:
     """Run one stage to its last round, or go on where the journal says it stopped."""
     roster, recipe = backend.roster, plan.recipe
+    if recipe.pools and recipe.invents is None and not backend.pools:
+        raise ConfigError(
+            "this method trains on all data in one place, but here clients keep theirs to "
+            "themselves: leave it out."
+        )
     trainers = sorted(_trainers(plan, roster))
     handed = handed or Handed()
     progress = journal.resume(plan.stage) or _fresh(plan, trainers, handed)
@@ -138,9 +143,9 @@ def federate(
         answers = backend.exchange(asks)
         updates, failures = accept(answers, plan)
         enough = min(rounds.min_clients, len(wanted))
-        state, updates = aggregate(
-            plan, replace(state, round=number), updates, failures, enough, len(trainers)
-        )
+        state = replace(state, round=number)
+        with located(f"stage {plan.stage!r}, round {number}, aggregating"):
+            state, updates = aggregate(plan, state, updates, failures, enough, len(trainers))
         if not updates and number == 1:
             # A first round in which every client fails is a wrong set-up, not bad luck.
             client, reason = next(iter(failures.items()))

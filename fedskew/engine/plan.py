@@ -11,6 +11,7 @@ from fedskew.engine.evaluate import trains_batch_statistics
 
 STACKED_PARAMETERS = 1024 * 1024
 MOST_STACKED = 64
+ONE_BY_ONE = "one-by-one"
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Execution:
     executor: str
     chunk: int
     reason: str
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything is called as it is written, in the calling thread: for debuggers."""
+        return self.executor == ONE_BY_ONE
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -32,6 +38,8 @@ def choose(module: nn.Module, executor: str = "auto", chunk: int | None = None) 
     it in memory traffic: it wins up to about a million stacked parameters. Convolutions with one
     filter bank per client become grouped convolutions, which have no fast kernel.
     """
+    if executor == ONE_BY_ONE:
+        return Execution(ONE_BY_ONE, 1, "asked for")
     if trains_batch_statistics(module):
         return Execution("threads", 1, "batch statistics must not see another client or padding")
     if executor == "threads":

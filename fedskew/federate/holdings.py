@@ -68,12 +68,14 @@ def roster_of(federation: Federation) -> Roster:
 class Holdings:
     """The data of some clients, as the parts of one plan work on them.
 
-    ``made_up`` are samples a server invented, for a recipe that trains on such.
+    ``made_up`` are samples a server invented, for a recipe that trains on such. ``graphs`` holds
+    the traced steps of models that are made the same way (none: those of this process).
     """
 
     plan: Plan
     federation: Federation
     made_up: Tensor | None = None
+    graphs: dict[Hashable, Graphs] | None = field(default=None, repr=False)
     _trainings: dict[Phase, Training] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -100,12 +102,14 @@ class Holdings:
         return y.to(self.x.device)
 
     @cached_property
-    def graphs(self) -> dict[Hashable, Graphs]:
+    def _steps(self) -> dict[Hashable, Graphs]:
         """Traced steps by phase, shared by all whose models are made the same way.
 
         Not for a user's own factory, whose code may change between two runs of one process.
         """
         plan, federation = self.plan, self.federation
+        if self.graphs is not None:
+            return self.graphs
         if plan.model is None or ":" in plan.model.name:
             return {}
         made = (plan.model.name, sorted(plan.model.knobs.items()), federation.sample_shape)
@@ -166,7 +170,8 @@ class Holdings:
             pads=not trains_batch_statistics(module),
             counts_steps=objective.counts_steps,
             drops=any(isinstance(layer, StreamDropout) for layer in module.modules()),
-            graphs=self.graphs.setdefault((step, objective, optimiser.is_plain, environments), {}),
+            graphs=self._steps.setdefault((step, objective, optimiser.is_plain, environments), {}),
+            plain=plan.execution.is_plain,
         )
 
     def scoring(self, objective: Objective | None = None) -> Scoring:
@@ -177,7 +182,10 @@ class Holdings:
             return chosen.scores(Bound(module, tensors), Batch(**batch))
 
         noise = partial(chosen.noise, self.plan.module)
-        return Scoring(self.plan.evaluation, score, chosen.summed, noise, self.x, self.y)
+        return Scoring(
+            self.plan.evaluation, score, chosen.summed, noise, self.x, self.y,
+            plain=self.plan.execution.is_plain,
+        )  # fmt: skip
 
     def begins_with(
         self, client: str, sent: Tensors, private: Groups, broadcast: Groups, trains: bool = False

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from fedskew.errors import ConfigError
 from fedskew.types import Indices
 
 POOLED = "pooled"
@@ -110,8 +109,3 @@ def _whole_if_small(member: Member, batch_size: int) -> Member:
     total = sum(member.environments)
     whole = (total, *(0 for _ in member.environments[1:]))
     return replace(member, environments=whole)
-
-
-def must_pool(method: str, why: str) -> ConfigError:
-    """What a method that needs all data in one place is told where clients keep theirs."""
-    return ConfigError(f"method {method!r} {why}, but here clients keep their data to themselves.")

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedskew.engine.evaluate import trains_batch_statistics
+from fedskew.engine.graph import differentiate
 from fedskew.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -152,8 +153,7 @@ class Objective:
             loss = self.loss(model, batch, client)
             return loss, model.buffers
 
-        gradients, (loss, buffers) = grad_and_value(value, has_aux=True)(trained)
-        return gradients, loss, buffers
+        return differentiate(value, trained)
 
     def scores(self, model: Bound, batch: Batch) -> Tensors:
         """One value a sample and metric, from which ``summed`` makes a client's scores."""
