@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Run, assert_close, make_site, run, toy_federation, toy_model
+from helpers import Run, assert_close, make_holdings, run, toy_federation, toy_model
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
 from fedskew.experiment import run as run_experiment
+from fedskew.federate.plan import Settings
 from fedskew.recipe import find
-from fedskew.site import Settings
 
 OWN = Path(__file__).parents[1] / "own_methods"
 NAME = "fedadam:fedadam"
@@ -37,7 +37,7 @@ def ours(name: str, rounds: int = ROUNDS, kind: str = "mlp", **knobs: Any) -> Ru
     # A batch holds all a client has: no order of samples to agree on.
     settings = Settings(Optimiser("sgd", LR), epochs=EPOCHS, batch_size=64)
     recipe = find(name).recipe(**knobs)
-    return run(make_site(recipe, FEDERATION, toy_model(kind), settings), rounds)
+    return run(make_holdings(recipe, FEDERATION, toy_model(kind), settings), rounds)
 
 
 def logits(weights: Mapping[str, Tensor], rows: np.ndarray[Any, Any]) -> Tensor:
@@ -155,8 +155,8 @@ def test_it_can_be_made_private_because_the_step_comes_after_the_noise() -> None
     length = sum(float(t.square().sum()) for t in moments.values()) ** 0.5
     assert 0 < length <= (1 - KNOBS["beta1"]) * 1e-3 * (1 + 1e-4)
     noisy = ours("private", base=base, clip=1.0, noise=1.0)
-    assert noisy.site.recipe.aggregates.spent(2, 2, 2) is not None
-    assert noisy.site.recipe.steps == find(NAME).recipe(**KNOBS).steps
+    assert noisy.holdings.plan.recipe.aggregates.spent(2, 2, 2) is not None
+    assert noisy.holdings.plan.recipe.steps == find(NAME).recipe(**KNOBS).steps
 
 
 def test_reptile_refuses_it_because_it_would_replace_its_step() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import assert_same_bits, make_site, method_site, run
+from helpers import assert_same_bits, make_holdings, method_holdings, run
 
 from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import (
@@ -139,10 +139,12 @@ def test_only_plain_empirical_risk_may_be_replaced() -> None:
 
 def test_a_median_has_a_target_that_reptile_steps_towards() -> None:
     """η of the way from the start to the median, in the first of all rounds."""
-    site = method_site("able_parts:median")
-    median = run(site, 1).shared
-    ours = run(method_site("fedreptile", knobs={"base": "able_parts:median", "eta": 0.5}), 1).shared
-    halfway = {n: torch.lerp(site.initial[n], t, 0.5) for n, t in median.items()}
+    holdings = method_holdings("able_parts:median")
+    median = run(holdings, 1).shared
+    ours = run(
+        method_holdings("fedreptile", knobs={"base": "able_parts:median", "eta": 0.5}), 1
+    ).shared
+    halfway = {n: torch.lerp(holdings.plan.initial[n], t, 0.5) for n, t in median.items()}
     assert_same_bits(ours, halfway)
     with pytest.raises(ConfigError, match="weighs no clients, so leave out weights"):
         find("fedreptile").recipe(base="able_parts:median", weights="size")
@@ -160,7 +162,7 @@ def test_a_private_mean_is_a_target_like_others() -> None:
     outside = find("fedreptile").recipe(base={"name": "private", **knobs})
     inside = find("private").recipe(base="fedreptile", **knobs)
     assert outside.steps == inside.steps == Reptile(0.35)
-    ours, theirs = run(make_site(outside), 2), run(make_site(inside), 2)
+    ours, theirs = run(make_holdings(outside), 2), run(make_holdings(inside), 2)
     assert_same_bits(ours.everything(), theirs.everything())
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from helpers import assert_close, assert_same_bits, make_site, method_site, run
+from helpers import assert_close, assert_same_bits, make_holdings, method_holdings, run
 
 from fedskew.errors import ConfigError, RunError
 from fedskew.parts.aggregate import ServerState
@@ -107,20 +107,24 @@ def test_a_step_that_loses_a_parameter_is_found_out() -> None:
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "fedgma", "fedper", "fedbn"])
 def test_a_server_learning_rate_is_a_part_of_the_way_to_the_targets_of_all(name: str) -> None:
     """One round from the same start: half of the way to where the whole step ends."""
-    site = method_site(name)
-    whole = run(site, 1).shared
-    half = run(method_site(name, knobs={"server_lr": 0.5}), 1).shared
-    middle = {n: (t.double() + site.initial[n].double()).float() / 2 for n, t in whole.items()}
+    holdings = method_holdings(name)
+    whole = run(holdings, 1).shared
+    half = run(method_holdings(name, knobs={"server_lr": 0.5}), 1).shared
+    middle = {
+        n: (t.double() + holdings.plan.initial[n].double()).float() / 2 for n, t in whole.items()
+    }
     assert_close(half, middle, 1e-6)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fednova", "fedgma"])
 def test_reptile_goes_towards_any_target_and_with_eta_one_all_the_way(name: str) -> None:
-    theirs = run(method_site(name, "batch-norm", {"weights": "uniform"}), 2).everything()
+    theirs = run(method_holdings(name, "batch-norm", {"weights": "uniform"}), 2).everything()
     whole = {"base": name, "eta": 1.0}
-    assert_same_bits(run(method_site("fedreptile", "batch-norm", whole), 2).everything(), theirs)
-    lr = run(method_site(name, "batch-norm", {"weights": "uniform", "server_lr": 0.35}), 2)
-    ours = run(method_site("fedreptile", "batch-norm", {"base": name}), 2)
+    assert_same_bits(
+        run(method_holdings("fedreptile", "batch-norm", whole), 2).everything(), theirs
+    )
+    lr = run(method_holdings(name, "batch-norm", {"weights": "uniform", "server_lr": 0.35}), 2)
+    ours = run(method_holdings("fedreptile", "batch-norm", {"base": name}), 2)
     assert_same_bits(ours.everything(), lr.everything())
 
 
@@ -129,15 +133,15 @@ def test_momentum_of_the_server_goes_with_other_methods_targets(name: str) -> No
     """β = 0 is the method itself. With β = 0.9 the first round is the same, the second has moved
     0.9 of the first round's way further than the second target."""
     recipe = find(name).recipe()
-    plain = run(make_site(recipe), 2)
-    still = run(make_site(replace(recipe, steps=Momentum(beta=0.0))), 2)
+    plain = run(make_holdings(recipe), 2)
+    still = run(make_holdings(replace(recipe, steps=Momentum(beta=0.0))), 2)
     assert_close(still.shared, plain.shared, 1e-6)
-    site = make_site(replace(recipe, steps=Momentum()))
-    moved = run(site, 2)
+    holdings = make_holdings(replace(recipe, steps=Momentum()))
+    moved = run(holdings, 2)
     first, second = (progress.state.shared for progress in moved.journal.states)
     assert_close(first, plain.journal.states[0].state.shared, 1e-6)
     target = plain.shared
-    expected = {n: t + 0.9 * (first[n] - site.initial[n]) for n, t in target.items()}
+    expected = {n: t + 0.9 * (first[n] - holdings.plan.initial[n]) for n, t in target.items()}
     assert_close(second, expected, 1e-5)
 
 
