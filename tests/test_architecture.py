@@ -17,8 +17,10 @@ import pytest
 
 import fedskew
 from fedskew.parts.aggregate import Aggregator, Weighting
+from fedskew.parts.begin import Begin
 from fedskew.parts.correct import Correction
 from fedskew.parts.distil import Invention
+from fedskew.parts.finding import Finding
 from fedskew.parts.objective import Objective
 from fedskew.parts.report import Report
 from fedskew.parts.step import Step
@@ -31,10 +33,12 @@ MODULES = sorted(
     for path in ROOT.rglob("*.py")
     if path.relative_to(ROOT).parts[0] not in INSIDE
 )
-PARTS = (Aggregator, Weighting, Correction, Invention, Objective, Report, Step)
-FIELDS = {"objective", "aggregates", "steps", "reports", "corrects", "invents"}
+PARTS = (Aggregator, Begin, Correction, Finding, Invention, Objective, Report, Step, Weighting)
+FIELDS = {"objective", "aggregates", "begins", "steps", "reports", "corrects", "invents"}
 """Fields of recipes and phases that hold parts."""
-BASES = {"aggregate", "correct", "distil", "objective", "report", "select", "step"}
+BASES = {
+    "aggregate", "begin", "correct", "distil", "finding", "objective", "report", "select", "step",
+}  # fmt: skip
 """Modules of parts that hold what every method is made of, not what some are."""
 
 ON = "what a row was scored on"
@@ -60,10 +64,8 @@ IMPORTS = {
     ("report/generative.py", "generative"): DECODERS,
     ("report/images.py", "generative"): DECODERS,
     ("suites/pictures.py", "generative"): DECODERS,
-    ("finish.py", "generative"): FINDINGS,
-    ("report/terminal.py", "ratio"): FINDINGS,
+    ("federate/together.py", "generative"): FINDINGS,
     ("report/weights.py", "ratio"): FINDINGS,
-    ("weighing.py", "ratio"): FINDINGS,
 }
 """Who imports a module of parts that only some methods are made of."""
 
