@@ -9,8 +9,8 @@ from typing import Any
 
 from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, resolve
-from fedskew.matrix import Given, Pair, label, own_label, pairs, parse_method
+from fedskew.experiment import Run
+from fedskew.matrix import Given, Pair, base_of, label, own_label, pairs, parse_method
 from fedskew.parts.density import DensityLoss
 from fedskew.parts.generative import VaeLoss
 from fedskew.recipe import find
@@ -19,6 +19,7 @@ from fedskew.report.figures import draw_comparison
 from fedskew.report.leaderboard import Standing, has_effective, to_csv, to_markdown, to_text
 from fedskew.report.standings import common_metric, standings
 from fedskew.runner import Observer, Runner
+from fedskew.runs.identity import resolve
 from fedskew.selection import Count, Members, curves_of, folds, left_out_of
 from fedskew.store import make_folder, write_atomically
 
@@ -168,8 +169,8 @@ def _reference(role: str, beside: Named) -> Named:
 
 def _role(method: Named) -> str | None:
     """Which reference a method is, if it is one."""
-    name = method.knobs["base"] if method.name in ("vae", "made") else method.name
-    return str(name) if name in REFERENCES else None
+    name = base_of(method).name if method.name in ("vae", "made") else method.name
+    return name if name in REFERENCES else None
 
 
 def _leave_out(
