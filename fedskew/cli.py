@@ -106,7 +106,7 @@ def run(
 
     settings = resolve(load_config(config_file(config), overrides or ()))
     with _watching() as watch:
-        runner = Runner(out, data_dir, watch)
+        runner = Runner(out, data_dir, watch, watch.tell)
         runner.total = 1
         done = runner.run(settings)
     typer.echo(run_summary(done))
@@ -195,6 +195,7 @@ def compare(
             data_dir=data_dir,
             references=not no_references,
             watch=watch,
+            tell=watch.tell,
         )
     typer.echo(f"\n{comparison}\n\nTables, figures and runs are in {out}.")
 

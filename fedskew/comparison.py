@@ -9,7 +9,7 @@ from typing import Any
 
 from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run
+from fedskew.experiment import Run, Tell
 from fedskew.matrix import Given, Pair, base_of, label, own_label, pairs, parse_method
 from fedskew.parts.density import DensityLoss
 from fedskew.parts.generative import VaeLoss
@@ -86,13 +86,15 @@ def compare(
     data_dir: str | Path | None = None,
     references: bool = True,
     watch: Observer | None = None,
+    tell: Tell | None = None,
 ) -> Comparison:
     """Run methods on the same federations and rank them.
 
     A method is a name, ``"fedprox:mu=0.1"``, or ``{"name": "fedprox", "mu": 0.1}``; it takes the
     place of the config's own. ``seeds`` runs each with the config's seed and those that follow;
     the split follows the seed unless the config fixes it. ``local`` and ``central`` come along
-    unless ``references`` is false. Finished runs in ``out`` are not run again.
+    unless ``references`` is false. Finished runs in ``out`` are not run again,
+    unless your code or data changed, which ``tell`` is told (see :func:`fedskew.run`).
 
     Every one of ``objectives`` is run with every one of ``aggregators``, and the result has a
     matrix of scores out of domain, a table for each rule of model selection. One rule needs runs
@@ -119,7 +121,7 @@ def compare(
         for seed in range(base.seed, base.seed + seeds)
     }
     directory = None if data_dir is None else Path(data_dir)
-    runner = Runner(Path(out) / "runs", directory, watch)
+    runner = Runner(Path(out) / "runs", directory, watch, tell)
     first = configs[base.seed]
     some = [first[name] for name in crossed][:1]
     each = sum(len(folds(config, runner.members(config), leave_out)) for config in some)

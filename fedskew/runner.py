@@ -10,7 +10,7 @@ from fedskew.config import Config, FederationSection
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
 from fedskew.errors import ConfigError
-from fedskew.experiment import MAIN, Run, carry_out, checked_model, make_federation
+from fedskew.experiment import MAIN, Run, Tell, carry_out, checked_model, make_federation
 from fedskew.folder import RunFolder
 from fedskew.matrix import label
 from fedskew.recipe import Stage, find
@@ -28,8 +28,6 @@ class Observer(Protocol):
     def __call__(self, progress: Progress, record: RoundRecord, rows: Sequence[Row]) -> None: ...
 
     def end(self, run: Run, repeated: bool) -> None: ...
-
-    def tell(self, sentence: str) -> None: ...
 
 
 class Shelf:
@@ -63,8 +61,14 @@ class Shelf:
 class Runner:
     """Runs configs into one folder; ``total`` is how many there will be."""
 
-    def __init__(self, out: Path, data_dir: Path | None, watch: Observer | None) -> None:
-        self.out, self.watch = out, watch
+    def __init__(
+        self,
+        out: Path,
+        data_dir: Path | None,
+        watch: Observer | None = None,
+        tell: Tell | None = None,
+    ) -> None:
+        self.out, self.watch, self.tell = out, watch, tell
         self.position = self.total = 0
         self._shelf = Shelf(data_dir)
 
@@ -76,7 +80,7 @@ class Runner:
             self.watch.begin(config, self.position, self.total, without)
         done = carry_out(
             self._shelf.identity(config), lambda: self._shelf.federation(config), self.out,
-            self.watch, draw=draw, tell=self.watch.tell if self.watch else None,
+            self.watch, draw=draw, tell=self.tell,
         )  # fmt: skip
         if self.watch:
             self.watch.end(done, finished)

@@ -95,7 +95,7 @@ def _reached(module: str) -> dict[str, Source]:
         parts = waiting.pop().split(".")
         for depth in range(1, len(parts) + 1):
             name = ".".join(parts[:depth])
-            file = _file(name)
+            file = _file(name, home)
             # A folder without __init__.py holds modules, but no source; functions are no modules.
             if name in found or file is None:
                 continue
@@ -108,7 +108,7 @@ def _reached(module: str) -> dict[str, Source]:
 
 def _home(module: str) -> Path:
     """The folder that holds a module's outermost package."""
-    file = _file(module)
+    file = _file(module, Path.cwd())
     if file is None:
         return Path.cwd()
     return file.parents[module.count(".") + (file.name == "__init__.py")]
@@ -123,15 +123,16 @@ def _is_users(name: str, module: str, file: Path, home: Path) -> bool:
     return file.is_relative_to(home) or file.is_relative_to(Path.cwd())
 
 
-def _file(name: str) -> Path | None:
+def _file(name: str, home: Path) -> Path | None:
     """Where a module was imported from or, found without importing anything, would be."""
     module = sys.modules.get(name)
     if module is not None:
         origin = getattr(module, "__file__", None)
     else:
         parent, _, _ = name.rpartition(".")
-        places = list(getattr(sys.modules.get(parent), "__path__", ())) if parent else None
-        spec = None if places == [] else PathFinder.find_spec(name, places)
+        near = [str(home), str(Path.cwd()), *sys.path]
+        places = list(getattr(sys.modules.get(parent), "__path__", ())) if parent else near
+        spec = PathFinder.find_spec(name, places)
         origin = None if spec is None else spec.origin
     return Path(origin).resolve() if origin and Path(origin).is_file() else None
 

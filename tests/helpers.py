@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from fedskew.backends import Backend
 from fedskew.backends.local import LocalBackend
+from fedskew.config import Config
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Plan
@@ -24,6 +26,7 @@ from fedskew.models.vae import Vae
 from fedskew.parts.agreement import PerEnvironment
 from fedskew.parts.report import Finished, Groups
 from fedskew.recipe import Recipe, find, methods
+from fedskew.runner import Shelf
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate
 from fedskew.site import Settings, Site
@@ -35,6 +38,11 @@ RAGGED = (7, 19, 40, 41)
 """Sizes with short last batches, different step counts and, for batches of 8, one left over."""
 
 every_method = pytest.mark.parametrize("name", sorted(methods()))
+
+
+def folder_of(config: Config, out: Path) -> Path:
+    """Where a run with these settings stands."""
+    return out / Shelf(None).identity(config).name
 
 
 def toy_federation(
