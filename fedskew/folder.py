@@ -57,6 +57,11 @@ class RunFolder:
         return (self.path / "result.json").is_file()
 
     @property
+    def predates_formats(self) -> bool:
+        """Whether the run was made before folders had a format version: it can only be read."""
+        return "format" not in read_json(self.path / "config.json")
+
+    @property
     def checkpoint_folder(self) -> Path:
         return self.path / "checkpoint"
 
