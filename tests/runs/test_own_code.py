@@ -14,7 +14,7 @@ from helpers import toy_federation
 
 import fedskew
 from fedskew.config import make_config
-from fedskew.recipe import _METHODS, Card, Method, Recipe
+from fedskew.recipe import _METHODS, Card, Method, Recipe, find
 from fedskew.runs.identity import Identity, identify, resolve
 
 QUICK: dict[str, Any] = {"model": "logistic", "train": {"rounds": 1}}
@@ -69,8 +69,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     """As a new process would find it."""
-    for module in ("my_rules", "my_helpers", "my_lazy", "my_wrapper", "my_data", "my_model"):
-        sys.modules.pop(module, None)
+    for module in [name for name in sys.modules if name.startswith("my_")]:
+        del sys.modules[module]
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -192,3 +192,40 @@ def test_a_command_repeated_with_changed_code_runs_anew_and_says_why(own: Path) 
     (second,) = set((own / "runs").iterdir()) - {first}
     told = f"my_helpers.py changed since {first.name}; running anew in {second.relative_to(own)}"
     assert told in again.stdout.splitlines()
+
+
+def test_a_package_counts_with_its_own_modules_and_no_library(own: Path) -> None:
+    package = own / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("import numpy\n")
+    (package / "rules.py").write_text(
+        "import torch\nfrom fedskew.recipe import Recipe\nfrom . import inner\n"
+        "from .deeper.one import TWO\n\ndef rule():\n    return Recipe()\n"
+    )
+    (package / "inner.py").write_text("import scipy, json\n")
+    (package / "unused.py").write_text("")
+    (package / "deeper").mkdir()
+    (package / "deeper" / "one.py").write_text("TWO = 2\nfrom ..inner import json\n")
+    code = identified(method="my_package.rules:rule").code
+    assert set(code) == {
+        "my_package", "my_package.rules", "my_package.inner", "my_package.deeper.one",
+    }  # fmt: skip
+
+
+def test_a_stage_made_by_changed_code_is_not_taken_over(own: Path) -> None:
+    (own / "my_wrapper.py").write_text(
+        "from dataclasses import replace\nfrom fedskew.recipe import Stage\nimport my_rules\n\n"
+        "def two(strength=1.0):\n"
+        "    first = my_rules.rule()\n"
+        "    return replace(first, prepares=(Stage('first', first, rounds=1),))\n"
+    )
+
+    def made_by(**knobs: Any) -> str:
+        method = {"name": "my_wrapper:two", **knobs}
+        return identified(method=method).of_stage(find("my_wrapper:two").recipe().prepares)
+
+    before = made_by()
+    assert made_by(strength=2.0) == before
+    edit(own / "my_rules.py", "SCALE = 1.0", "SCALE = 0.9")
+    forget()
+    assert made_by() != before
