@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedskew.data.federation import Indices
 from fedskew.engine.cohort import Work, train
-from fedskew.engine.evaluate import Question, Scoring, evaluate
+from fedskew.engine.evaluate import Question, evaluate
 from fedskew.engine.streams import stream
-from fedskew.parts.objective import Batch, Bound, Objective, Tensors
+from fedskew.errors import Diverged, locate
+from fedskew.federate.holdings import Holdings, context_of
+from fedskew.parts.objective import Objective, Tensors
 from fedskew.parts.report import Groups
 from fedskew.recipe import Adapt, Phase
-from fedskew.site import Site, context_of
+from fedskew.types import Indices
 
 HELD_OUT = 4
 """One of so many samples of a class is held out to find the number of epochs."""
@@ -34,24 +33,24 @@ class Adaptation:
     own: Groups = field(default_factory=dict)
 
 
-def adapted(site: Site, adaptations: Sequence[Adaptation]) -> list[Tensors | Exception]:
+def adapted(holdings: Holdings, adaptations: Sequence[Adaptation]) -> list[Tensors | Exception]:
     """Every model after its adaptation, or what went wrong.
 
     With ``patience`` the last phase is first tried on a part of the samples, for 1, 2, 4, ...
     epochs up to its own, and looked at on the samples held out; then the model is adapted anew on
     all samples for as many epochs as did best, perhaps none. Nobody sees a label beyond the shots.
     """
-    given = [_rows(site, adaptation) for adaptation in adaptations]
-    epochs = _epochs(site, adaptations, given)
-    return _through(site, adaptations, given, epochs)
+    given = [_rows(holdings, adaptation) for adaptation in adaptations]
+    epochs = _epochs(holdings, adaptations, given)
+    return _through(holdings, adaptations, given, epochs)
 
 
-def _rows(site: Site, adaptation: Adaptation) -> Indices:
-    rows = site.clients[adaptation.client].train
+def _rows(holdings: Holdings, adaptation: Adaptation) -> Indices:
+    rows = holdings.clients[adaptation.client].train
     count = adaptation.how.shots
     if count is None:
         return rows
-    return shots(rows, site.federation.y, count, site.seed, adaptation.client)
+    return shots(rows, holdings.federation.y, count, holdings.plan.seed, adaptation.client)
 
 
 def shots(rows: Indices, y: Tensor, count: int, seed: int, client: str) -> Indices:
@@ -76,24 +75,24 @@ def held_out(rows: Indices, y: Tensor, seed: int, client: str) -> tuple[Indices,
 
 
 def _epochs(
-    site: Site, adaptations: Sequence[Adaptation], given: Sequence[Indices]
+    holdings: Holdings, adaptations: Sequence[Adaptation], given: Sequence[Indices]
 ) -> list[int | None]:
     """How long the last phase of each adaptation lasts, where that is to be found out."""
     found: list[int | None] = [None] * len(adaptations)
     parts = {
-        i: held_out(rows, site.federation.y, site.seed, adaptation.client)
+        i: held_out(rows, holdings.federation.y, holdings.plan.seed, adaptation.client)
         for i, (adaptation, rows) in enumerate(zip(adaptations, given, strict=True))
         if adaptation.how.patience is not None
     }
     going = {i: 0 for i, (_, apart) in parts.items() if len(apart)}
     best = dict.fromkeys(going, float("inf"))
-    for length in _ladder(max((_longest(site, adaptations[i].how) for i in going), default=0)):
-        tried = [i for i in going if length <= _longest(site, adaptations[i].how)]
+    for length in _ladder(max((_longest(holdings, adaptations[i].how) for i in going), default=0)):
+        tried = [i for i in going if length <= _longest(holdings, adaptations[i].how)]
         models = _through(
-            site, [adaptations[i] for i in tried], [parts[i][0] for i in tried],
+            holdings, [adaptations[i] for i in tried], [parts[i][0] for i in tried],
             [length] * len(tried),
         )  # fmt: skip
-        losses = _losses(site, [(adaptations[i], parts[i][1]) for i in tried], models)
+        losses = _losses(holdings, [(adaptations[i], parts[i][1]) for i in tried], models)
         for i, loss in zip(tried, losses, strict=True):
             if loss < best[i]:
                 best[i], found[i], going[i] = loss, length, 0
@@ -113,13 +112,13 @@ def _ladder(longest: int) -> list[int]:
     return sorted(set(steps))
 
 
-def _longest(site: Site, how: Adapt) -> int:
+def _longest(holdings: Holdings, how: Adapt) -> int:
     last = how.phases[-1].epochs
-    return site.settings.epochs if last is None else last
+    return holdings.plan.settings.epochs if last is None else last
 
 
 def _losses(
-    site: Site,
+    holdings: Holdings,
     looks: Sequence[tuple[Adaptation, Indices]],
     models: Sequence[Tensors | Exception],
 ) -> list[float]:
@@ -128,34 +127,24 @@ def _losses(
     groups: dict[Objective, dict[int, Question]] = {}
     for i, ((adaptation, rows), model) in enumerate(zip(looks, models, strict=True)):
         if not isinstance(model, Exception):
-            objective = adaptation.how.phases[-1].objective or site.recipe.objective
-            key = (site.seed, site.stage, "look", adaptation.client)
+            objective = adaptation.how.phases[-1].objective or holdings.plan.recipe.objective
+            key = (holdings.plan.seed, holdings.plan.stage, "look", adaptation.client)
             groups.setdefault(objective, {})[i] = Question(model, rows, key)
     for objective, asked in groups.items():
-        answers = evaluate(list(asked.values()), scoring(site, objective))
+        answers = evaluate(list(asked.values()), holdings.scoring(objective))
         for i, scores in zip(asked, answers, strict=True):
             losses[i] = scores["loss"]
     return losses
 
 
-def scoring(site: Site, objective: Objective | None = None) -> Scoring:
-    """How the engine scores models of this site, by its recipe's objective or another."""
-    chosen = objective or site.recipe.objective
-
-    def score(module: nn.Module, tensors: Tensors, batch: dict[str, Any]) -> Tensors:
-        return chosen.scores(Bound(module, tensors), Batch(**batch))
-
-    noise = partial(chosen.noise, site.module)
-    return Scoring(site.evaluation, score, chosen.summed, noise, site.x, site.y)
-
-
 def _through(
-    site: Site,
+    holdings: Holdings,
     adaptations: Sequence[Adaptation],
     given: Sequence[Indices],
     epochs: Sequence[int | None],
 ) -> list[Tensors | Exception]:
     """All models through their phases, phase by phase for all who share it."""
+    settings = holdings.plan.settings
     now: list[Tensors | Exception] = [adaptation.model for adaptation in adaptations]
     depth = max((len(adaptation.how.phases) for adaptation in adaptations), default=0)
     for number in range(depth):
@@ -169,34 +158,36 @@ def _through(
                     wanted = adaptation.how.batch_size
                     # No wider than the client's samples, whoever adapts beside it: the width
                     # decides which noise a sample meets.
-                    width = min(wanted, len(given[i])) if wanted else site.settings.batch_size
+                    width = min(wanted, len(given[i])) if wanted else settings.batch_size
                     groups.setdefault((phase, width), []).append(i)
         for (phase, batch_size), members in groups.items():
             chosen = {i: (adaptations[i], given[i], now[i]) for i in members}
-            for i, result in _trained(site, phase, batch_size, number, chosen):
+            for i, result in _trained(holdings, phase, batch_size, number, chosen):
                 now[i] = result
     return now
 
 
 def _trained(
-    site: Site,
+    holdings: Holdings,
     phase: Phase,
     batch_size: int,
     number: int,
     members: Mapping[int, tuple[Adaptation, Indices, Tensors | Exception]],
 ) -> list[tuple[int, Tensors | Exception]]:
-    training = site.training(phase)
+    seed, stage = holdings.plan.seed, holdings.plan.stage
+    training = holdings.training(phase)
     training.batch_size = batch_size
     works = []
     for i, (adaptation, rows, model) in members.items():
         assert not isinstance(model, Exception)
-        key = (site.seed, site.stage, "adapt", number, adaptation.client, adaptation.round)
-        context = context_of(site, phase, training, rows, model, adaptation.own, {})
+        key = (seed, stage, "adapt", number, adaptation.client, adaptation.round)
+        context = context_of(holdings, phase, training, rows, model, adaptation.own, {})
         works.append(Work(str(i), rows, model, context, key=key))
-    diverged = ArithmeticError("its parameters are not finite after adapting")
+    diverged = Diverged("its parameters are not finite after adapting")
     results: list[tuple[int, Tensors | Exception]] = []
     for i, result in zip(members, train(works, training), strict=True):
         if isinstance(result, Exception):
+            locate(result, f"phase {number + 1}")
             results.append((i, result))
         else:
             results.append((i, result.tensors if result.finite else diverged))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -21,10 +22,18 @@ import typer
 from rich.console import Console
 
 from fedskew.deploy import commands
-from fedskew.errors import FedskewError, unknown
+from fedskew.errors import (
+    FedskewError,
+    clients_may_fail,
+    debugging,
+    is_from_own_code,
+    place_of,
+    unknown,
+)
 from fedskew.listing import Listing, count
 
 if TYPE_CHECKING:
+    from fedskew.config import Config
     from fedskew.progress import Observer
 
 app = typer.Typer(
@@ -105,7 +114,7 @@ def run(
     from fedskew.runs.identity import resolve
 
     settings = resolve(load_config(config_file(config), overrides or ()))
-    with _watching() as watch:
+    with _watching(settings) as watch:
         runner = Runner(out, data_dir, watch, watch.tell)
         runner.total = 1
         done = runner.run(settings)
@@ -183,7 +192,7 @@ def compare(
 
     values = read_toml(config_file(config)) if config else {}
     settings = make_config(apply_overrides(values, overrides or ()))
-    with _watching() as watch:
+    with _watching(settings) as watch:
         comparison = compare_methods(
             methods or (),
             settings,
@@ -289,10 +298,10 @@ def shipped_examples() -> dict[str, Path]:
 
 
 @contextmanager
-def _watching() -> Iterator[Observer]:
+def _watching(config: Config) -> Iterator[Observer]:
     from fedskew.progress import observer
 
-    with observer(_console()) as watch, _stoppable(watch.stopped):
+    with observer(_console(), config) as watch, _stoppable(watch.stopped):
         yield watch
 
 
@@ -300,7 +309,7 @@ def _watching() -> Iterator[Observer]:
 def _stoppable(sentence: Callable[[], str]) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BdbQuit):
         raise Stopped(sentence()) from None
 
 
@@ -311,26 +320,32 @@ def _console() -> Console:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 2 for a user's mistake, 1 for one of ours."""
     try:
-        code = app(args=arguments, standalone_mode=False)
+        with clients_may_fail():
+            code = app(args=arguments, standalone_mode=False)
         sys.stdout.flush()
     except FedskewError as error:
+        if debugging():
+            traceback.print_exc()
         return _say(f"error: {error}", 2)
     except click.ClickException as error:
         return _say(f"error: {_sentence(error.format_message())}", error.exit_code)
     except Stopped as stopped:
         return _say(str(stopped), 130)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BdbQuit):
         return _say("stopped", 130)
     except BrokenPipeError:
         # Whoever read our output has gone; the interpreter must not complain when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
-        if os.environ.get("FEDSKEW_DEBUG"):
+        if debugging():
             traceback.print_exc()
-        kind = type(error).__name__
-        hint = "" if os.environ.get("FEDSKEW_DEBUG") else "; FEDSKEW_DEBUG=1 shows the traceback"
-        return _say(f"internal error: {kind}: {error}{hint}.", 1)
+        place = f" ({place_of(error)})" if place_of(error) else ""
+        hint = "" if debugging() else "; FEDSKEW_DEBUG=1 shows the traceback"
+        sentence = f"error: {type(error).__name__}: {error}{place}{hint}."
+        if place and is_from_own_code(error):
+            return _say(sentence, 2)
+        return _say(f"internal {sentence}", 1)
     return code if isinstance(code, int) else 0
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bdb import BdbQuit
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TypeVar
 
 import torch
 
 from fedskew.engine.cohort import Trained, Work, in_workers, train
-from fedskew.engine.evaluate import Scores
 from fedskew.engine.streams import stream
+from fedskew.errors import failure, locate, located
+from fedskew.federate.holdings import Holdings, context_of
+from fedskew.federate.tasks import DescribeTask, TrainTask, not_finite
 from fedskew.parts.aggregate import Update
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import (
@@ -23,48 +26,6 @@ from fedskew.parts.report import (
     Groups,
     Report,
 )
-from fedskew.recipe import Adapt
-from fedskew.site import Site, context_of
-
-ModelKind = Literal["global", "personal"]
-
-
-@dataclass(frozen=True)
-class TrainTask:
-    """Train from what the server sent and answer with an update."""
-
-    client: str
-    round: int
-    sent: Tensors
-    broadcast: Groups = field(default_factory=dict)
-    lr_factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class DescribeTask:
-    """Answer questions about a finished model without training it."""
-
-    client: str
-    round: int
-    sent: Tensors
-    reports: tuple[Report, ...]
-    broadcast: Groups = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ScoreTask:
-    """Score the global model, or the client's personal one, as it is or adapted.
-
-    With ``samples`` the answer holds every sample's values too, not only the client's scores.
-    """
-
-    client: str
-    round: int
-    sent: Tensors
-    model: ModelKind
-    splits: tuple[str, ...]
-    adapt: Adapt | None = None
-    samples: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,51 +39,47 @@ class Outcome:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Scored:
-    """Scores by split, and the model that earned them."""
-
-    client: str
-    scores: dict[str, Scores]
-    tensors: Tensors
-    error: str | None = None
-    samples: dict[str, Tensors] = field(default_factory=dict)
+AnyTask = TypeVar("AnyTask", TrainTask, DescribeTask)
 
 
 def train_clients(
-    site: Site, tasks: Sequence[TrainTask], private: Mapping[str, Groups]
+    holdings: Holdings, tasks: Sequence[TrainTask], private: Mapping[str, Groups]
 ) -> list[Outcome]:
     """Every task's client trains through the recipe's phases, reports, and answers."""
-    received = {t.client: site.begins_with(t.client, t.sent, private[t.client]) for t in tasks}
+    plan = holdings.plan
+    received = {
+        t.client: holdings.begins_with(t.client, t.sent, private[t.client], t.broadcast, True)
+        for t in tasks
+    }
     models = {
         "shared": dict(received),
-        "personal": {t.client: private[t.client].get(PERSONAL, site.initial) for t in tasks},
+        "personal": {t.client: private[t.client].get(PERSONAL, plan.initial) for t in tasks},
     }
     steps = {t.client: 0 for t in tasks}
     losses: dict[str, float] = {}
     errors: dict[str, str] = {}
     memories: dict[str, Groups] = {t.client: {} for t in tasks}
-    for number, phase in enumerate(site.recipe.trains):
+    for number, phase in enumerate(plan.recipe.trains):
         going = [t for t in tasks if t.client not in errors]
         if not going:
             break
-        training = site.training(phase, going[0].lr_factor)
+        training = holdings.training(phase, going[0].lr_factor)
         works = [
             Work(
                 name=t.client,
-                rows=site.clients[t.client].train,
+                rows=holdings.clients[t.client].train,
                 tensors=models[phase.model][t.client],
                 context=context_of(
-                    site,
+                    holdings,
                     phase,
                     training,
-                    site.clients[t.client].train,
+                    holdings.clients[t.client].train,
                     received[t.client],
                     private[t.client],
                     t.broadcast,
                 ),
                 sample_weight=private[t.client].get(SAMPLE_WEIGHT, {}).get("w"),
-                key=(site.seed, site.stage, "train", number, t.client, t.round),
+                key=(plan.seed, plan.stage, "train", number, t.client, t.round),
                 steps_before=_steps_before(private[t.client]),
                 memory=private[t.client].get(f"{MEMORY}-{number}", {}),
             )
@@ -139,7 +96,8 @@ def train_clients(
                     steps[task.client] += result.steps
                     losses[task.client] = result.loss
             else:
-                errors[task.client] = f"{type(result).__name__}: {result}"
+                locate(result, f"phase {number + 1}")
+                errors[task.client] = failure(result, _place(holdings, task))
 
     def answer(task: TrainTask) -> Outcome:
         name = task.client
@@ -147,19 +105,19 @@ def train_clients(
             return Outcome(name, error=errors[name])
         trained = models["shared"][name]
         keeps: Groups = dict(memories[name])
-        if site.private:
-            keeps[SHARED] = {n: trained[n] for n in site.private}
-        if site.recipe.objective.counts_steps:
+        if plan.private:
+            keeps[SHARED] = {n: trained[n] for n in plan.private}
+        if plan.recipe.objective.counts_steps:
             total = _steps_before(private[name]) + steps[name]
             keeps[STEPS] = {"n": torch.tensor(total)}
-        if site.has_personal_phase:
+        if plan.has_personal_phase:
             keeps[PERSONAL] = models["personal"][name]
-        sends, kept = _reported(site, task, site.recipe.reports, received[name], trained,
+        sends, kept = _reported(holdings, task, plan.recipe.reports, received[name], trained,
                                 steps[name], private[name])  # fmt: skip
         update = Update(
             name,
-            {n: trained[n] for n in site.shared_in_order},
-            size=len(site.clients[name].train),
+            {n: trained[n] for n in plan.shared_in_order},
+            size=len(holdings.clients[name].train),
             steps=steps[name],
             reports=sends,
         )
@@ -168,47 +126,58 @@ def train_clients(
             return Outcome(name, error=f"its report {wrong} is not finite")
         return Outcome(name, update, keeps, losses.get(name, float("nan")))
 
-    return in_workers(lambda task: _guarded(answer, task), tasks)
+    return _answers(holdings, answer, tasks)
 
 
 def describe_clients(
-    site: Site, tasks: Sequence[DescribeTask], private: Mapping[str, Groups]
+    holdings: Holdings, tasks: Sequence[DescribeTask], private: Mapping[str, Groups]
 ) -> list[Outcome]:
     """Every task's client runs reports on the finished model, with nothing trained."""
 
     def answer(task: DescribeTask) -> Outcome:
-        model = site.received(task.sent, private[task.client])
-        sends, keeps = _reported(site, task, task.reports, model, model, 0, private[task.client])
-        size = len(site.clients[task.client].train)
+        own = private[task.client]
+        model = holdings.begins_with(task.client, task.sent, own, task.broadcast)
+        reports = holdings.plan.hands_over
+        sends, keeps = _reported(holdings, task, reports, model, model, 0, own)
+        size = len(holdings.clients[task.client].train)
         return Outcome(task.client, Update(task.client, {}, size, 0, sends), keeps)
 
-    return in_workers(lambda task: _guarded(answer, task), tasks)
-
-
-def not_finite(*groups: Tensors) -> str | None:
-    """The name of a tensor that holds a NaN or an infinity, if there is one."""
-    for group in groups:
-        for name, tensor in group.items():
-            # A sum carries any NaN or infinity along and needs one pass and no copy.
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor.sum())):
-                return name
-    return None
+    return _answers(holdings, answer, tasks)
 
 
 def _steps_before(private: Groups) -> int:
     return int(private[STEPS]["n"]) if STEPS in private else 0
 
 
-def _guarded(answer: Any, task: TrainTask | DescribeTask) -> Outcome:
-    """A client that raises is one lost answer, never a lost round."""
-    try:
-        return answer(task)  # type: ignore[no-any-return]
-    except Exception as error:
-        return Outcome(task.client, error=f"{type(error).__name__}: {error}")
+def _answers(
+    holdings: Holdings, answer: Callable[[AnyTask], Outcome], tasks: Sequence[AnyTask]
+) -> list[Outcome]:
+    """One answer a task; a client that raises is one lost answer, not a lost round."""
+
+    def guarded(task: AnyTask) -> Outcome | Exception:
+        try:
+            return answer(task)
+        except BdbQuit:
+            raise
+        except Exception as error:
+            return error
+
+    return [
+        found
+        if isinstance(found, Outcome)
+        else Outcome(task.client, error=failure(found, _place(holdings, task)))
+        for task, found in zip(
+            tasks, in_workers(guarded, tasks, holdings.plan.execution.is_plain), strict=True
+        )
+    ]
+
+
+def _place(holdings: Holdings, task: TrainTask | DescribeTask) -> str:
+    return f"client {task.client!r}, stage {holdings.plan.stage!r}, round {task.round}"
 
 
 def _reported(
-    site: Site,
+    holdings: Holdings,
     task: TrainTask | DescribeTask,
     reports: Sequence[Report],
     received: Tensors,
@@ -221,27 +190,28 @@ def _reported(
     if not reports:
         return sends, keeps
     lr_factor = task.lr_factor if isinstance(task, TrainTask) else 1.0
-    training = site.training(site.recipe.trains[0], lr_factor)
+    training = holdings.training(holdings.plan.recipe.trains[0], lr_factor)
     finished = Finished(
-        client=site.clients[task.client],
-        x=site.x,
-        y=site.y,
-        classes=site.federation.classes,
-        module=site.evaluation.here(),
+        client=holdings.clients[task.client],
+        x=holdings.x,
+        y=holdings.y,
+        classes=holdings.federation.classes,
+        module=holdings.plan.evaluation.here(),
         received=received,
         trained=trained,
-        changed=training.trained & site.shared,
+        changed=training.trained & holdings.plan.shared,
         steps=steps,
         optimiser=training.optimiser,
         private=private,
         broadcast=task.broadcast,
-        public=site.federation.public,
-        rng=stream(site.seed, site.stage, "report", task.client, task.round),
-        agreed=stream(site.seed, site.stage, "agreed"),
-        log_ratio=site.log_ratio_of(site.clients[task.client].train),
+        public=holdings.federation.public,
+        rng=stream(holdings.plan.seed, holdings.plan.stage, "report", task.client, task.round),
+        agreed=stream(holdings.plan.seed, holdings.plan.stage, "agreed"),
+        log_ratio=holdings.log_ratio_of(holdings.clients[task.client].train),
     )
     for report in reports:
-        reported = report.report(finished)
+        with located(f"report {type(report).__name__}"):
+            reported = report.report(finished)
         sends.update(reported.sends)
         keeps.update(reported.keeps)
     return sends, keeps

@@ -164,7 +164,11 @@ class Config(Section):
     method: Choice = Named(name="fedavg")
     train: TrainSection = TrainSection()
     evaluate: EvaluateSection = EvaluateSection()
-    executor: Literal["auto", "vectorised", "threads"] = "auto"
+    executor: Literal["auto", "vectorised", "threads", "one-by-one"] = Field(
+        "auto",
+        description="how clients train: 'vectorised' in stacks, 'threads' one a thread, "
+        "'one-by-one' in plain PyTorch for a debugger; 'auto' chooses by the model",
+    )
     device: str = "cpu"
 
     @model_validator(mode="after")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
+from traceback import walk_tb
 
 
 class FedskewError(Exception):
@@ -20,6 +25,88 @@ class DataError(FedskewError):
 
 class RunError(FedskewError):
     """A run cannot start, go on or be read."""
+
+
+class Diverged(RunError):
+    """A client's numbers are no longer finite: bad luck, nobody raised anything."""
+
+
+_AT = "raised at "
+_LIBRARIES = {"fedskew", "torch", "numpy", "scipy", "sklearn", "typer", "click", "rich"}
+_may_fail: ContextVar[bool] = ContextVar("clients may fail", default=False)
+
+
+@contextmanager
+def clients_may_fail(allowed: bool = True) -> Iterator[None]:
+    """Inside, a client whose own code raises is dropped for the round like any that fails.
+
+    The command line works like this; in Python what a user's part raises is raised.
+    """
+    token = _may_fail.set(allowed)
+    try:
+        yield
+    finally:
+        _may_fail.reset(token)
+
+
+def debugging() -> bool:
+    """Whether the user asked for tracebacks."""
+    return bool(os.environ.get("FEDSKEW_DEBUG"))
+
+
+def failure(error: Exception, place: str) -> str:
+    """The line that is recorded of a client that raised; the round goes on without it.
+
+    But what a user's part raises is raised again, with its own traceback and a note that says
+    where: ``place`` (which client, which round) and what was noted further inside (which batch).
+    With FEDSKEW_DEBUG=1 so is every exception.
+    """
+    if isinstance(error, Diverged):
+        return str(error)
+    inside = place_of(error)
+    locate(error, place)
+    if debugging() or (is_from_own_code(error) and not _may_fail.get()):
+        raise error
+    text = f"{type(error).__name__}: {error}"
+    return f"{text} ({inside})" if inside else text
+
+
+def is_from_own_code(error: BaseException) -> bool:
+    """Whether an exception passed through code that is neither ours nor of a library we call."""
+    modules = (frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__))
+    known = _LIBRARIES | sys.stdlib_module_names
+    return any(name and name.split(".")[0] not in known for name in modules)
+
+
+def locate(error: BaseException, place: str) -> None:
+    """Note where an exception was raised, outside what has been noted already."""
+    inside = place_of(error)
+    if inside:
+        error.__notes__.remove(_AT + inside)
+    error.add_note(f"{_AT}{place}, {inside}" if inside else _AT + place)
+
+
+def place_of(error: BaseException) -> str:
+    """Where an exception was raised, as far as somebody noted it.
+
+    >>> error = ValueError("odd")
+    >>> locate(error, "batch 4 of 12")
+    >>> locate(error, "client 'a', round 3")
+    >>> place_of(error)
+    "client 'a', round 3, batch 4 of 12"
+    """
+    notes: list[str] = getattr(error, "__notes__", [])
+    return next((note.removeprefix(_AT) for note in notes if note.startswith(_AT)), "")
+
+
+@contextmanager
+def located(place: str) -> Iterator[None]:
+    """Exceptions that leave this block say that they were raised here."""
+    try:
+        yield
+    except Exception as error:
+        locate(error, place)
+        raise
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> ConfigError:

@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fedskew.backends import Backend
-from fedskew.backends.local import LocalBackend
-from fedskew.client import DescribeTask
-from fedskew.config import Config, Named, TrainSection, make_config
+from fedskew.config import Config, make_config
 from fedskew.data.build import build
 from fedskew.data.datasets import REGISTRY, load
 from fedskew.data.environments import whole_where_small, with_environments
-from fedskew.data.federation import Client, Federation
+from fedskew.data.federation import Federation
 from fedskew.data.own import OPTIONS, load_function, load_own
 from fedskew.data.presets import PRESETS
-from fedskew.engine.dropout import with_stream_dropout
-from fedskew.engine.graph import Graphs
-from fedskew.engine.optim import Optimiser
-from fedskew.engine.plan import choose
-from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, RunError, unknown
+from fedskew.federate.backends.local import LocalBackend
+from fedskew.federate.planning import MAIN, checked_model, made_up, make_plan, make_rounds
 from fedskew.finish import finish
 from fedskew.folder import RunFolder
 from fedskew.models import seeded
-from fedskew.models.registry import MODELS
-from fedskew.parts.report import Groups
-from fedskew.parts.select import EVERYTHING, only
-from fedskew.recipe import Adapt, ModelChoice, Phase, Recipe, Stage, find
+from fedskew.recipe import Stage, find
 from fedskew.report.figures import draw_run, is_drawn
 from fedskew.runs.earlier import why_anew
 from fedskew.runs.identity import Identity, identify, resolve, spelled_out
 from fedskew.score import Row
-from fedskew.server import Handed, Progress, RoundRecord, Rounds, federate, tensor_bytes
-from fedskew.site import Settings, Site
+from fedskew.server import Handed, Progress, RoundRecord, federate, hand_over
 from fedskew.sources import edited
 from fedskew.store import load_tensors, read_json
 
-MAIN = "main"
 Watch = Callable[[Progress, RoundRecord, Sequence[Row]], None]
 Tell = Callable[[str], None]
 """Takes a sentence for whoever started a run."""
@@ -224,10 +210,8 @@ class _Watched:
     def resume(self, stage: str) -> Progress | None:
         return self.folder.resume(stage)
 
-    def commit(
-        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
-    ) -> None:
-        self.folder.commit(progress, rows, record, backend)
+    def commit(self, progress: Progress, rows: Sequence[Row], record: RoundRecord) -> None:
+        self.folder.commit(progress, rows, record)
         if self.watch is not None:
             self.watch(progress, record, rows)
 
@@ -238,233 +222,28 @@ def _run_stages(
     config = identity.config
     recipe = find(config.method.name).recipe(**config.method.knobs)
     stages = [*recipe.prepares, Stage(MAIN, recipe)]
+    backend = LocalBackend(federation, folder=folder.checkpoint_folder, results=folder.path)
     for stage in stages[1:]:
         # What a later stage refuses should not be told after the first has run for hours.
-        checked_model(config, federation, stage)
-    private: dict[str, Groups] = {}
+        checked_model(config, backend.roster, stage)
     handed = Handed()
     sent: dict[str, int] = {}
     for number, stage in enumerate(stages):
         prepares = stage is not stages[-1]
         made_by = identity.of_stage(stages[: number + 1]) if prepares else ""
-        if prepares and folder.private(stage.name) is None:
+        if prepares and folder.resume(stage.name) is None:
             folder.adopt(stage.name, made_by)
         if (begun := folder.resume(stage.name)) is not None:
             handed = Handed(begun.state.memory)
-        site = make_site(config, federation, stage, handed.memory)
-        sent[stage.name] = site.sent_parameters
-        backend = LocalBackend(site, folder.checkpoint_folder, private)
-        if (kept := folder.private(stage.name)) is not None:
-            backend.restore(kept)
-        rounds = make_rounds(config, stage, site)
-        progress = federate(site, backend, rounds, _Watched(folder, watch), handed)
+        plan = make_plan(config, backend.roster, stage)
+        backend.begin(plan, made_up(config, plan, handed.memory))
+        sent[stage.name] = plan.sent_parameters
+        rounds = make_rounds(config, stage, backend.roster)
+        progress = federate(plan, backend, rounds, _Watched(folder, watch), handed)
         if prepares:
             folder.offer(stage.name, made_by)
-            if folder.private(stages[number + 1].name) is None:
+            if folder.resume(stages[number + 1].name) is None:
                 if stage.hands == "selected":
-                    progress, kept = folder.selected(stage.name)
-                    backend.restore(kept)
-                private, handed = hand_over(site, backend, stage, progress)
-    finish(config, site, backend, rounds, folder, sent)
-
-
-def make_site(
-    config: Config, federation: Federation, stage: Stage, memory: Groups | None = None
-) -> Site:
-    """A stage's recipe with the model, settings and executor it trains with.
-
-    ``memory`` is what the server was handed: a recipe that invents its data makes them of it.
-    """
-    module = checked_model(config, federation, stage)
-    chosen, train = _model_of(config, federation, stage), _train_section(config, stage)
-    invented = None
-    if stage.recipe.invents is not None:
-        rng = stream(config.seed, stage.name, "invented")
-        x = stage.recipe.invents.samples(module, memory or {}, rng)
-        federation, invented = _with_invented(federation, x)
-    device = torch.device(config.device)
-    initial = {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}
-    optimiser = Optimiser(train.optimiser, train.lr, train.momentum, train.weight_decay)
-    return Site(
-        federation=federation,
-        recipe=stage.recipe,
-        module=module.to(device).train(),
-        initial=initial,
-        settings=Settings(optimiser, train.epochs, train.batch_size),
-        plan=choose(module, config.executor),
-        seed=config.seed,
-        stage=stage.name,
-        invented=invented,
-        graphs=_graphs_for(chosen, federation, stage.recipe, device),
-    )
-
-
-def _model_of(config: Config, federation: Federation, stage: Stage) -> Named:
-    if isinstance(stage.model, ModelChoice):
-        return Named(**stage.model.fitting(federation))
-    return Named(**stage.model) if stage.model else config.model
-
-
-def checked_model(config: Config, federation: Federation, stage: Stage) -> nn.Module:
-    """The model a stage begins with, if its recipe, the settings and the data go together."""
-    chosen = _model_of(config, federation, stage)
-    module = seeded(
-        chosen.name, federation.sample_shape, federation.classes,
-        seed=torch_seed(config.seed, stage.name, "model"), **chosen.knobs,
-    )  # fmt: skip
-    if stage.recipe.extends:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
-            module = stage.recipe.extends(module)
-    _check_parts(config.method.name, chosen.name, module, stage.recipe)
-    module = with_stream_dropout(module)
-    train = _train_section(config, stage)
-    if train.optimiser != "sgd" and any(report.needs_sgd for report in stage.recipe.reports):
-        raise ConfigError(
-            f"method {config.method.name!r} reads gradients off the way its clients went: "
-            f"it needs train.optimiser = 'sgd', not {train.optimiser!r}."
-        )
-    fitting = whole_where_small(federation, train.batch_size)
-    stage.recipe.objective.check(module, fitting, train.batch_size)
-    for report in (*stage.recipe.reports, *stage.hands_over):
-        report.check(federation)
-    return module
-
-
-def _check_parts(method: str, name: str, module: nn.Module, recipe: Recipe) -> None:
-    """Refuse a model that lacks what the method's objective calls."""
-    parts = dict(module.named_children())
-    missing = [part for part in recipe.objective.needs if part not in parts]
-    if missing:
-        wanted = " and ".join(
-            f"{'an' if part[0] in 'aeiou' else 'a'} {part}" for part in recipe.objective.needs
-        )
-        fitting = sorted(n for n, e in MODELS.items() if set(missing) <= set(e.parts))
-        raise ConfigError(
-            f"method {method!r} needs a model with {wanted}, which "
-            f"{name!r} is not: choose from {', '.join(fitting)}."
-        )
-
-
-def _with_invented(federation: Federation, x: Tensor) -> tuple[Federation, Client]:
-    """The federation with made-up samples behind its own, and who holds them: the server alone.
-
-    They have no labels; the first class stands in, which nobody reads.
-    """
-    rows = np.arange(len(federation.y), len(federation.y) + len(x))
-    y = torch.zeros(len(x), dtype=federation.y.dtype)
-    grown = federation.with_data(
-        x=torch.cat([federation.x, x]), y=torch.cat([federation.y, y]), environment=None
-    )
-    return grown, Client("pooled", rows)
-
-
-def _graphs_for(
-    model: Named, federation: Federation, recipe: Recipe, device: torch.device
-) -> dict[Hashable, Graphs]:
-    """Traced steps, shared by all runs of this process whose models are made the same way.
-
-    Not for a user's own factory, whose code may change between two runs of one session.
-    """
-    if ":" in model.name:
-        return {}
-    made = (model.name, sorted(model.knobs.items()), federation.sample_shape, federation.classes)
-    return _shared_graphs(repr((made, recipe.extends, device)))
-
-
-@lru_cache(maxsize=16)
-def _shared_graphs(key: str) -> dict[Hashable, Graphs]:
-    return {}
-
-
-def _train_section(config: Config, stage: Stage) -> TrainSection:
-    """The run's settings with the stage's own, which the user may have written."""
-    return make_config({"train": {**config.train.model_dump(), **stage.train}}).train
-
-
-def make_rounds(config: Config, stage: Stage, site: Site) -> Rounds:
-    train, evaluate = _train_section(config, stage), config.evaluate
-    if train.clients_per_round and train.clients_per_round > len(site.federation.clients):
-        raise ConfigError(
-            f"train.clients_per_round is {train.clients_per_round}, "
-            f"but there are {len(site.federation.clients)} clients."
-        )
-    return Rounds(
-        rounds=train.rounds if stage.rounds is None else stage.rounds,
-        clients_per_round=train.clients_per_round,
-        min_clients=train.min_clients,
-        patience=train.patience,
-        score_every=evaluate.every if stage.score_every is None else stage.score_every,
-        lr_decay=train.lr_decay,
-        lr_steps=tuple(train.lr_steps),
-        adapts=adaptations(config, site) if stage.name == MAIN else (),
-        matrix_rounds=None if evaluate.matrix_rounds is None else tuple(evaluate.matrix_rounds),
-    )
-
-
-def adaptations(config: Config, site: Site) -> tuple[Adapt, ...]:
-    """What a run's models do before they are scored as adapted, for each number of shots."""
-    evaluate, own = config.evaluate, site.recipe.adapts
-    wanted = [count for count in evaluate.shots if count != 0]
-    phases = own.phases if own else (Phase(epochs=evaluate.fine_tune_epochs),)
-    if not phases[-1].epochs and not evaluate.fine_tune_epochs:
-        if any(count != "all" for count in wanted):
-            raise ConfigError(
-                f"evaluate.shots asks for adaptation, but method {config.method.name!r} says "
-                "nothing about it: set evaluate.fine_tune_epochs."
-            )
-        return ()
-    *before, last = phases
-    parts = evaluate.fine_tune_part
-    if parts == "all":
-        last = replace(last, trains=EVERYTHING)
-    elif parts != "method":
-        last = replace(last, trains=only(*([parts] if isinstance(parts, str) else parts)))
-    if evaluate.fine_tune_epochs:
-        last = replace(last, epochs=evaluate.fine_tune_epochs)
-    if evaluate.fine_tune_lr is not None:
-        last = replace(last, lr=evaluate.fine_tune_lr)
-    site.training(last)
-    _check_shots(wanted, site.federation)
-    return tuple(
-        Adapt(
-            (*before, last), None if count == "all" else count, evaluate.fine_tune_patience,
-            evaluate.fine_tune_batch,
-        )
-        for count in wanted
-    )  # fmt: skip
-
-
-def _check_shots(wanted: Sequence[int | str], federation: Federation) -> None:
-    """Refuse a number of shots nobody has: it would be the same as all data."""
-    y = federation.y.numpy()
-    clients = (*federation.clients, *federation.unseen)
-    most = max(int(np.bincount(y[c.train]).max()) for c in clients if len(c.train))
-    for count in wanted:
-        if isinstance(count, int) and count > most:
-            raise ConfigError(
-                f"evaluate.shots asks for {count} samples a class, but no client has more than "
-                f"{most} of any."
-            )
-
-
-def hand_over(
-    site: Site, backend: LocalBackend, stage: Stage, progress: Progress
-) -> tuple[dict[str, Groups], Handed]:
-    """What a finished stage leaves: groups the clients keep, and what they tell the server."""
-    state = progress.state
-    names = [client.name for client in site.federation.clients]
-    tasks = [
-        DescribeTask(name, progress.round, state.sent_to(name), stage.hands_over) for name in names
-    ]
-    private: dict[str, Groups] = {}
-    memory: Groups = {}
-    for outcome in backend.describe(tasks):
-        if outcome.error:
-            raise RunError(f"stage {stage.name!r}, client {outcome.client!r}: {outcome.error}.")
-        private[outcome.client] = outcome.keeps
-        for group, tensors in outcome.update.reports.items() if outcome.update else ():
-            for name, tensor in tensors.items():
-                memory.setdefault(group, {})[f"{outcome.client}/{name}"] = tensor
-    up = tensor_bytes(*memory.values())
-    return private, Handed(memory, up, sum(tensor_bytes(task.sent) for task in tasks))
+                    progress = folder.selected(stage.name)
+                handed = hand_over(plan, backend, progress)
+    finish(config, plan, backend, folder, sent)

@@ -4,45 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from fedskew.backends.local import LocalBackend
 from fedskew.config import Config
-from fedskew.data.warnings import warnings
-from fedskew.engine.streams import stream
+from fedskew.federate.backends import Backend
+from fedskew.federate.plan import Plan
+from fedskew.federate.roster import Roster
+from fedskew.federate.tasks import Ask, FindTask, SaveTask, TogetherTask
 from fedskew.folder import RunFolder
-from fedskew.parts.generative import from_prior
-from fedskew.parts.objective import Bound, Tensors
-from fedskew.predictions import PREDICTIONS, Predictions
-from fedskew.score import CENTRAL, Row, by_group, summarise
-from fedskew.scoring import on_central_test
-from fedskew.server import (
-    Progress,
-    Rounds,
-    has_global_model,
-    has_personal_models,
-    primary_model,
-    score_tasks,
-    scored,
-)
-from fedskew.site import Site
-from fedskew.store import save_tensors
-from fedskew.weighing import SAMPLE_WEIGHTS, told
-from fedskew.weighing import save as save_weights
+from fedskew.score import Row, by_group, summarise
+from fedskew.server import Progress, broadcast_of, rows_of, score_tasks
+from fedskew.store import make_folder, save_tensors
 
 
 def finish(
-    config: Config,
-    site: Site,
-    backend: LocalBackend,
-    rounds: Rounds,
-    folder: RunFolder,
-    sent: Mapping[str, int],
+    config: Config, plan: Plan, backend: Backend, folder: RunFolder, sent: Mapping[str, int]
 ) -> None:
     """Score what is scored once, save all models, sum up; from the last and the selected round.
 
@@ -50,37 +26,105 @@ def finish(
     """
     more: list[Row] = []
     notes: list[str] = []
-    predictions = Predictions()
-    stored = {"last": folder.last(site.stage), "selected": folder.selected(site.stage)}
-    last, selected = (progress.round for progress, _ in stored.values())
-    for which, (progress, private) in stored.items():
-        backend.restore(private)
-        if which == "last" or selected != last:
-            at = config.evaluate.fine_tune_at
-            adapts = rounds.adapts if at in ("both", which) or selected == last else ()
+    stored = {"last": folder.last(plan.stage), "selected": folder.selected(plan.stage)}
+    last, selected = (progress.round for progress in stored.values())
+    for which, progress in stored.items():
+        adapts: list[int | None] = []
+        looks = which == "last" or selected != last
+        if looks:
             # As they are, models are looked at once more for what they said of every sample.
-            for adapt in (*([None] if progress.round == selected else []), *adapts):
-                tasks = score_tasks(site, progress.state, progress.round, adapt, samples=True)
-                results = scored(site, backend, tasks)
-                if adapt is not None:
-                    more += [row for _, rows in results for row in rows]
-                if progress.round == selected:
-                    predictions.add([on for on, _ in tasks], adapt, [found for found, _ in results])
-                notes += [
-                    f"{found.client} could not be adapted: {found.error}"
-                    for found, _ in results
-                    if found.error
-                ]
-            if "decoder" in site.recipe.objective.needs and len(site.federation.central_test):
-                more += generative_rows(site, backend, progress, config.evaluate.generated)
-        save_models(site, backend, progress, folder.path / "models" / which)
-    predictions.save(folder.path / PREDICTIONS)
-    result = summary(config, site, folder, more, last, selected)
+            adapts = [None] if progress.round == selected else []
+            at = config.evaluate.fine_tune_at
+            if at in ("both", which) or selected == last:
+                adapts += range(len(plan.adapts))
+        rows, errors = _last_look(plan, backend, progress, which, adapts)
+        more += rows
+        notes += errors
+        if looks and plan.recipe.objective.draws and backend.roster.central:
+            more += _together(plan, backend, progress, config.evaluate.generated, notes)
+        if plan.has_global_model:
+            path = make_folder(folder.path / "models" / which) / "global.safetensors"
+            save_tensors(path, {**plan.initial, **progress.state.shared})
+    result = summary(config, plan, backend.roster, folder, more, last, selected)
     result["stages"] = [_stage(folder, name, count) for name, count in sent.items()]
-    result["sample_weights"] = told(site.federation, backend.private_state())
-    if result["sample_weights"] is not None:
-        save_weights(folder.path / SAMPLE_WEIGHTS, site.federation, backend.private_state())
+    result |= _findings(plan, backend, stored["selected"])
     folder.finish(more, {**result, "notes": notes})
+
+
+def _findings(plan: Plan, backend: Backend, progress: Progress) -> dict[str, dict[str, Any]]:
+    """What the recipe leaves for people, by finding and client."""
+    if not plan.recipe.leaves:
+        return {}
+    members = backend.roster.seen
+    total = sum(member.sizes["train"] for member in members)
+    asks = [
+        Ask(m.name, find=FindTask(m.name, total), since=progress.kept.get(m.name, ""))
+        for m in members
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for answer in backend.exchange(asks):
+        for name, numbers in answer.found.items():
+            found.setdefault(name, {})[answer.client] = dict(numbers)
+    return found
+
+
+def _last_look(
+    plan: Plan, backend: Backend, progress: Progress, which: str, adapts: Sequence[int | None]
+) -> tuple[list[Row], list[str]]:
+    """Rows of adapted models, and who could not adapt; clients save their own models."""
+    roster, state = backend.roster, progress.state
+    asked = score_tasks(plan, roster, state, progress.round, adapts, samples=True)
+    own = plan.has_personal_models
+    broadcast = broadcast_of(plan, state)
+    asks = [
+        Ask(
+            member.name,
+            tuple(asked.get(member.name, ())),
+            save=SaveTask(member.name, which, state.sent_to(member.name), broadcast)
+            if own and member.seen
+            else None,
+            since=progress.kept.get(member.name, ""),
+            keep=(progress.kept_then.get(member.name, ""),),
+        )
+        for member in roster.members
+    ]
+    answers = backend.exchange(asks)
+    rows = [row for row in rows_of(plan, roster, asks, answers) if row.adapted != "none"]
+    errors = [
+        f"{answer.client} could not be adapted: {answer.scored[place].error}"
+        for place in range(len(adapts))
+        for answer in answers
+        if answer.scored[place].error
+    ]
+    return rows, errors
+
+
+def _together(
+    plan: Plan, backend: Backend, progress: Progress, generated: int, notes: list[str]
+) -> list[Row]:
+    """What is measured of all clients' models together, if their data are in one place."""
+    if not backend.pools:
+        notes.append("generated samples were not judged: that takes all data in one place")
+        return []
+    state = progress.state
+    names = [member.name for member in backend.roster.seen]
+    task = TogetherTask(
+        progress.round,
+        state.shared,
+        {name: state.sent_to(name) for name in names},
+        {name: progress.kept.get(name, "") for name in names},
+        broadcast_of(plan, state),
+        generated,
+    )
+    return [
+        Row(
+            stage=plan.stage, round=progress.round, model=found.model, on="central",
+            client=found.client, adapted="none", split="test", metric=metric, value=value,
+            n=backend.roster.central,
+        )
+        for found in backend.together(task)
+        for metric, value in found.values.items()
+    ]  # fmt: skip
 
 
 def _stage(folder: RunFolder, name: str, parameters: int) -> dict[str, Any]:
@@ -88,86 +132,12 @@ def _stage(folder: RunFolder, name: str, parameters: int) -> dict[str, Any]:
     records = [record for record in folder.records() if record.stage == name]
     return {
         "name": name,
-        "rounds": folder.last(name)[0].round,
-        "selected_round": folder.selected(name)[0].round,
+        "rounds": folder.last(name).round,
+        "selected_round": folder.selected(name).round,
         "parameters": parameters,
         "bytes_up": sum(record.bytes_up for record in records),
         "bytes_down": sum(record.bytes_down for record in records),
     }
-
-
-def generative_rows(
-    site: Site, backend: LocalBackend, progress: Progress, generated: int
-) -> list[Row]:
-    """What is asked of a generative model once: its samples, and the clients' models together.
-
-    The clients' own models are scored on the central test set, one by one and, if by a loss, as
-    an ensemble: every sample by the model that explains it best.
-    """
-    state, objective = progress.state, site.recipe.objective
-    rows: list[Row] = []
-
-    def note(model: str, client: str, found: Mapping[str, float]) -> None:
-        for metric, value in found.items():
-            rows.append(
-                Row(
-                    stage=site.stage, round=progress.round, model=model, on="central",
-                    client=client, adapted="none", split="test", metric=metric, value=value,
-                    n=len(site.federation.central_test),
-                )
-            )  # fmt: skip
-
-    if has_global_model(site) and generated:
-        sources = {"": {**site.initial, **state.shared}}
-        note("global", CENTRAL, _judged(site, sources, generated))
-    if has_personal_models(site):
-        own = {
-            client.name: backend.personal_model(client.name, state.sent_to(client.name))
-            for client in site.federation.clients
-        }
-        values = on_central_test(site, own)
-        for client, found in values.items():
-            note("personal", client, objective.summed(found))
-        best: dict[str, float] = {}
-        if not objective.higher_is_better:
-            each = torch.stack([found[objective.primary] for found in values.values()])
-            best[f"ensemble_{objective.primary}"] = float(each.min(dim=0).values.mean())
-        if generated:
-            best |= _judged(site, own, generated)
-        note("personal", CENTRAL, best)
-    return rows
-
-
-def _judged(site: Site, models: Mapping[str, Tensors], count: int) -> dict[str, float]:
-    """Samples of some models, as many of each as its client holds of all data, judged."""
-    from fedskew.quality import judged
-
-    return judged(_drawn(site, models, count), site.federation, site.seed)
-
-
-def _drawn(site: Site, models: Mapping[str, Tensors], count: int) -> Tensor:
-    rng = stream(site.seed, site.stage, "generated")
-    sizes = np.array([len(site.clients[n].train) if n else 1 for n in models], dtype=np.float64)
-    shares = rng.multinomial(count, sizes / sizes.sum())
-    module = site.evaluation.here()
-    return torch.cat(
-        [
-            from_prior(Bound(module, tensors), int(share), rng)
-            for tensors, share in zip(models.values(), shares, strict=True)
-            if share
-        ]
-    )
-
-
-def save_models(site: Site, backend: LocalBackend, progress: Progress, folder: Path) -> None:
-    (folder / "personal").mkdir(parents=True, exist_ok=True)
-    state = progress.state
-    if has_global_model(site):
-        save_tensors(folder / "global.safetensors", {**site.initial, **state.shared})
-    if has_personal_models(site):
-        for client in site.federation.clients:
-            path = folder / "personal" / f"{client.name}.safetensors"
-            save_tensors(path, backend.personal_model(client.name, state.sent_to(client.name)))
 
 
 def _more_is_better(metric: str, primary: bool) -> bool:
@@ -179,18 +149,19 @@ def _more_is_better(metric: str, primary: bool) -> bool:
 
 def summary(
     config: Config,
-    site: Site,
+    plan: Plan,
+    roster: Roster,
     folder: RunFolder,
     more: Sequence[Row],
     last: int,
     selected: int,
 ) -> dict[str, Any]:
     """The run in one dictionary: what tables and reports are made of."""
-    rows = [row for row in (*folder.rows(), *more) if row.stage == site.stage]
-    odd = set(site.federation.odd)
+    rows = [row for row in (*folder.rows(), *more) if row.stage == plan.stage]
+    odd = {member.name for member in roster.members if member.odd}
     rows += [replace(row, on="odd") for row in rows if row.on == "seen" and row.client in odd]
     records = folder.records()
-    higher = site.recipe.objective.higher_is_better
+    higher = plan.recipe.objective.higher_is_better
     per_round = config.train.clients_per_round
     scores = [
         {
@@ -206,8 +177,8 @@ def summary(
     return {
         "method": config.method.name,
         "seed": config.seed,
-        "primary_model": primary_model(site),
-        "primary_metric": site.recipe.objective.primary,
+        "primary_model": plan.primary_model,
+        "primary_metric": plan.recipe.objective.primary,
         "higher_is_better": higher,
         "rounds": last,
         "selected_round": selected,
@@ -216,17 +187,17 @@ def summary(
             "up": sum(record.bytes_up for record in records),
             "down": sum(record.bytes_down for record in records),
         },
-        "privacy": site.recipe.aggregates.spent(
-            last, per_round or len(site.federation.clients), len(site.federation.clients)
+        "privacy": plan.recipe.aggregates.spent(
+            last, per_round or len(roster.seen), len(roster.seen)
         ),
         "failures": sum(len(record.failures) for record in records),
         "warnings": [
-            *warnings(site.federation),
-            *site.recipe.objective.remarks(site.federation),
+            *roster.warnings,
+            *plan.recipe.objective.remarks(roster),
         ],
         "seconds": folder.seconds(),
-        "plan": site.plan.as_dict(),
+        "plan": plan.execution.as_dict(),
         "model": {"name": config.model.name, "knobs": config.model.knobs},
-        "sample_shape": list(site.federation.sample_shape),
-        "classes": site.federation.classes,
+        "sample_shape": list(roster.sample_shape),
+        "classes": roster.classes,
     }

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedskew.backends import Backend
 from fedskew.errors import ConfigError, RunError
+from fedskew.federate.private import pack_file
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.report import Groups
 from fedskew.runs.identity import Identity
@@ -123,34 +123,23 @@ class RunFolder:
             return None
         return self._progress(book["stages"][stage]["last"])
 
-    def selected(self, stage: str) -> tuple[Progress, dict[str, str]]:
-        """The round with the best validation score, and where its private state stands."""
+    def selected(self, stage: str) -> Progress:
+        """The round with the best validation score."""
         return self._stored(stage, "selected")
 
-    def last(self, stage: str) -> tuple[Progress, dict[str, str]]:
+    def last(self, stage: str) -> Progress:
         return self._stored(stage, "last")
 
-    def _stored(self, stage: str, which: str) -> tuple[Progress, dict[str, str]]:
+    def _stored(self, stage: str, which: str) -> Progress:
         book = self._book()
         if book is None or stage not in book["stages"]:
             raise RunError(f"{self.path} holds no complete round yet.")
-        entry = book["stages"][stage][which]
-        return self._progress(entry), entry["private"]
+        return self._progress(book["stages"][stage][which])
 
-    def private(self, stage: str) -> dict[str, str] | None:
-        """Where the private state of a stage's last complete round stands; None before that."""
-        book = self._book()
-        if book is None or stage not in book["stages"]:
-            return None
-        return dict(book["stages"][stage]["last"]["private"])
-
-    def commit(
-        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
-    ) -> None:
+    def commit(self, progress: Progress, rows: Sequence[Row], record: RoundRecord) -> None:
         """Make a round durable; until the last line the previous one stands."""
         label = f"{progress.stage}-{progress.round:06d}"
         entry = self._save_state(progress, label)
-        entry["private"] = backend.keep(label)
         self._save_matrices(progress)
         book = self._book() or {"stages": {}}
         before = book["stages"].get(progress.stage, {})
@@ -189,7 +178,7 @@ class RunFolder:
     def _copy_stage(self, stage: str, other: RunFolder) -> None:
         theirs = (other._book() or {})["stages"][stage]
         for entry in theirs.values():
-            for file in {entry["server"], *entry["private"].values()}:
+            for file in _files(entry):
                 shutil.copyfile(other.checkpoint_folder / file, self.checkpoint_folder / file)
         book = self._book() or {"stages": {}}
         book["stages"][stage] = theirs
@@ -227,6 +216,8 @@ class RunFolder:
             "notes": list(state.notes),
             "buffers": sorted(state.buffers),
             "server": file,
+            "private": dict(progress.kept),
+            "private_then": dict(progress.kept_then),
         }
 
     def _save_matrices(self, progress: Progress) -> None:
@@ -250,7 +241,10 @@ class RunFolder:
             tuple(entry["notes"]), frozenset(entry["buffers"]),
         )  # fmt: skip
         selected = Choice(**entry["selected"])
-        return Progress(entry["stage"], entry["round"], state, selected, entry["finished"])
+        return Progress(
+            entry["stage"], entry["round"], state, selected, entry["finished"],
+            entry["private"], entry.get("private_then", {}),
+        )  # fmt: skip
 
     def _append(self, name: str, lines: Sequence[dict[str, Any]]) -> int:
         """Add lines to a log and return its length; a line is only valid once committed."""
@@ -267,7 +261,7 @@ class RunFolder:
     def _sweep(self, book: dict[str, Any]) -> None:
         """Remove state no checkpoint refers to any more."""
         entries = [e for s in book["stages"].values() for e in (s["last"], s["selected"])]
-        needed = {e["server"] for e in entries}.union(*(e["private"].values() for e in entries))
+        needed = set().union(*map(_files, entries))
         for file in self.checkpoint_folder.iterdir():
             if file.name not in needed:
                 file.unlink(missing_ok=True)
@@ -293,3 +287,8 @@ class RunFolder:
         if not path.exists():
             return []
         return [json.loads(line) for line in path.read_bytes()[:length].splitlines()]
+
+
+def _files(entry: dict[str, Any]) -> set[str]:
+    """The files of a checkpoint that hold a round: the server's, and clients' private states."""
+    return {entry["server"], *map(pack_file, entry["private"].values())}

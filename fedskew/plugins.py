@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedskew.errors import ConfigError
+from fedskew.errors import ConfigError, located
 from fedskew.sources import remember
 
 
@@ -46,7 +46,8 @@ def call_function(kind: str, target: str, *arguments: Any, **options: Any) -> An
         raise ConfigError(
             f"{kind} {target!r} cannot be called with its settings: {error}."
         ) from error
-    return function(*arguments, **options)
+    with located(f"{kind} {target!r}"):
+        return function(*arguments, **options)
 
 
 @contextmanager

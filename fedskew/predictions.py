@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.client import Scored
 from fedskew.errors import RunError
 from fedskew.parts.objective import ANSWERS
 from fedskew.recipe import Adapt
+from fedskew.scoring import Looked
 from fedskew.store import save_arrays
 
 PREDICTIONS = "predictions.npz"
@@ -25,28 +24,27 @@ class Predictions:
     def __init__(self) -> None:
         self._parts: list[Arrays] = []
 
-    def add(self, on: Sequence[str], adapt: Adapt | None, results: Sequence[Scored]) -> None:
-        """What each scored client got; ``on`` says whether it is "seen" or "unseen"."""
-        for group, result in zip(on, results, strict=True):
-            for split, values in result.samples.items():
-                if not set(ANSWERS) <= values.keys():
-                    continue
-                label, predicted = (
-                    values[name].numpy().astype(np.int64) for name in ("label", "predicted")
-                )
-                where = {
-                    "client": result.client, "on": group, "split": split,
-                    "adapted": adapt.label if adapt else "none",
-                }  # fmt: skip
-                self._parts.append(
-                    {
-                        "confidence": values["confidence"].numpy().astype(np.float32),
-                        "correct": label == predicted,
-                        "label": label,
-                        "predicted": predicted,
-                        **{name: np.full(len(label), text) for name, text in where.items()},
-                    }
-                )
+    def add(self, on: str, adapt: Adapt | None, looked: Looked) -> None:
+        """What a model said of a client's samples; ``on`` is "seen" or "unseen"."""
+        for split, values in looked.values.items():
+            if not set(ANSWERS) <= values.keys():
+                continue
+            label, predicted = (
+                values[name].numpy().astype(np.int64) for name in ("label", "predicted")
+            )
+            where = {
+                "client": looked.client, "on": on, "split": split,
+                "adapted": adapt.label if adapt else "none",
+            }  # fmt: skip
+            self._parts.append(
+                {
+                    "confidence": values["confidence"].numpy().astype(np.float32),
+                    "correct": label == predicted,
+                    "label": label,
+                    "predicted": predicted,
+                    **{name: np.full(len(label), text) for name, text in where.items()},
+                }
+            )
 
     def save(self, path: Path) -> None:
         if self._parts:

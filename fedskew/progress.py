@@ -23,6 +23,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
+from fedskew.errors import debugging
+
 if TYPE_CHECKING:
     from fedskew.config import Config
     from fedskew.experiment import Run
@@ -59,7 +61,7 @@ class Look:
 
 def stretches(config: Config) -> dict[str, Stretch]:
     """The stages of a config's method, in order, by name."""
-    from fedskew.experiment import MAIN
+    from fedskew.federate.planning import MAIN
     from fedskew.recipe import Stage, find
 
     recipe = find(config.method.name).recipe(**config.method.knobs)
@@ -291,9 +293,10 @@ class SuiteObserver:
         return f"stopped {where}; repeat the command to go on"
 
 
-def observer(console: Console) -> Observer:
-    """The observer that suits where the output goes."""
-    return Live(console) if console.is_terminal else Plain(console)
+def observer(console: Console, config: Config) -> Observer:
+    """The observer that suits where the output goes; a debugger needs the terminal for itself."""
+    stops = debugging() or config.executor == "one-by-one"
+    return Live(console) if console.is_terminal and not stops else Plain(console)
 
 
 def clock(seconds: float) -> str:

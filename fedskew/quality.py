@@ -8,26 +8,26 @@ is the same for the same federation and seed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.client import TrainTask, train_clients
-from fedskew.config import FEWEST_JUDGED
+from fedskew.client import train_clients
+from fedskew.config import FEWEST_JUDGED, Named
 from fedskew.data.federation import Client, Federation, check_samples
 from fedskew.data.fingerprint import fingerprint
 from fedskew.engine.cohort import in_workers, one_intra_op_thread
-from fedskew.engine.graph import Graphs
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, DataError, RunError
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.tasks import TrainTask
 from fedskew.models import seeded
 from fedskew.recipe import Recipe
-from fedskew.site import Settings, Site
 
 HIDDEN, BATCH = (128, 64), 64
 EPOCHS, STEPS = 2, 800
@@ -214,18 +214,17 @@ def _taught(name: str, x: Tensor, y: Tensor, federation: Federation, seed: int) 
     model = seeded("mlp", shape, classes, seed=torch_seed(seed, role, "model"), hidden=HIDDEN)
     initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     epochs = max(EPOCHS, -(-STEPS // -(-len(y) // BATCH)))
-    site = Site(
-        federation=lessons,
+    plan = Plan(
         recipe=Recipe(),
         module=model,
         initial=initial,
         settings=Settings(Optimiser("adam", lr=1e-3), epochs, BATCH),
-        plan=choose(model),
+        execution=choose(model),
         seed=seed,
         stage=role,
-        graphs=_graphs(shape, classes),
+        model=Named(name="mlp", hidden=HIDDEN),
     )
-    outcome = train_clients(site, [TrainTask(name, 0, initial)], {name: {}})[0]
+    outcome = train_clients(Holdings(plan, lessons), [TrainTask(name, 0, initial)], {name: {}})[0]
     if outcome.update is None:
         raise RunError(f"no classifier could be trained on {name} samples: {outcome.error}.")
     model.load_state_dict(outcome.update.tensors)
@@ -233,9 +232,3 @@ def _taught(name: str, x: Tensor, y: Tensor, federation: Federation, seed: int) 
     real = _features(model, federation.x[rows])
     right = _labels(model, real) == federation.y[rows]
     return Judge(model, real, accuracy=float(right.to(torch.float64).mean()))
-
-
-@lru_cache(maxsize=4)
-def _graphs(shape: tuple[int, ...], classes: int) -> dict[Any, Graphs]:
-    """Traced steps, shared by all classifiers that are made the same way."""
-    return {}

@@ -8,19 +8,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from fedskew.data.federation import Federation
-from fedskew.errors import ConfigError, unknown
+from fedskew.errors import ConfigError, located, unknown
 from fedskew.parts.aggregate import Aggregator, Mean
+from fedskew.parts.begin import Begin
 from fedskew.parts.correct import Correction
 from fedskew.parts.distil import Invention
+from fedskew.parts.finding import Finding
 from fedskew.parts.objective import Erm, Objective
 from fedskew.parts.report import Report
-from fedskew.parts.select import EVERYTHING, NOTHING, Select
+from fedskew.parts.select import EVERYTHING, Select
 from fedskew.plugins import import_function
+
+if TYPE_CHECKING:
+    from fedskew.federate.roster import Roster
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,9 @@ class Recipe:
     reports: tuple[Report, ...] = ()
     aggregates: Aggregator = field(default_factory=Mean)
     adapts: Adapt | None = None
+    leaves: tuple[Finding, ...] = ()
     prepares: tuple[Stage, ...] = ()
-    keeps: Select = NOTHING
-    """What clients share but do not load: they go on with their own, newcomers get the server's."""
-    starts_apart: bool = False
-    """Whether clients that keep everything begin with models drawn at random, each its own."""
+    begins: Begin = field(default_factory=Begin)
     pools: bool = False
     """Train on everyone's data in one place (the central reference)."""
     invents: Invention | None = None
@@ -85,9 +87,9 @@ class Recipe:
 
 
 class ModelChoice:
-    """Base of what picks a stage's model by looking at the data."""
+    """Base of what picks a stage's model by what is known of the data."""
 
-    def fitting(self, federation: Federation) -> dict[str, Any]:
+    def fitting(self, roster: Roster) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -156,7 +158,8 @@ class Method:
             self._check_kind(name, knobs[name])
         if (noted := _NOTED.get(None)) is not None:
             noted.append((self, {n: v for n, v in self.defaults.items() if n not in knobs}))
-        recipe = self.make(**knobs)
+        with located(f"method {self.name!r}"):
+            recipe = self.make(**knobs)
         if not isinstance(recipe, Recipe):
             raise ConfigError(
                 f"method {self.name!r} returned {type(recipe).__name__}, not a fedskew Recipe."

@@ -10,7 +10,9 @@ from fedskew.config import Config, FederationSection
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
 from fedskew.errors import ConfigError
-from fedskew.experiment import MAIN, Run, Tell, carry_out, checked_model, make_federation
+from fedskew.experiment import Run, Tell, carry_out, make_federation
+from fedskew.federate.holdings import roster_of
+from fedskew.federate.planning import MAIN, checked_model
 from fedskew.folder import RunFolder
 from fedskew.matrix import label
 from fedskew.recipe import Stage, find
@@ -91,11 +93,11 @@ class Runner:
         for config in configs:
             if self._folder(config).is_finished:
                 continue
-            federation = self._shelf.federation(config)
+            roster = roster_of(self._shelf.federation(config))
             recipe = find(config.method.name).recipe(**config.method.knobs)
             for stage in (*recipe.prepares, Stage(MAIN, recipe)):
                 try:
-                    checked_model(config, federation, stage)
+                    checked_model(config, roster, stage)
                 except ConfigError as error:
                     raise ConfigError(f"{label(config.method)} cannot run: {error}") from None
 

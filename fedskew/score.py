@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,14 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class Measured(NamedTuple):
+    """Numbers about one client's model, or about all together if it names nobody."""
+
+    model: str
+    client: str
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True)

@@ -4,95 +4,120 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedskew.adapting import Adaptation, adapted, scoring
-from fedskew.client import Scored, ScoreTask
-from fedskew.engine.evaluate import Question, Scores, sample_values
+from fedskew.adapting import Adaptation, adapted
+from fedskew.engine.evaluate import Question, sample_values
+from fedskew.errors import failure, located
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.tasks import Scored, ScoreTask
 from fedskew.parts.objective import Bound, Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.parts.select import BATCH_NORM, only
-from fedskew.score import CENTRAL
-from fedskew.site import Site
 
 
-def score_clients(
-    site: Site, tasks: Sequence[ScoreTask], private: Mapping[str, Groups]
-) -> list[Scored]:
-    """Every task's model, adapted where asked, on the splits asked for."""
+@dataclass(frozen=True)
+class Looked:
+    """A model as it was scored, and one value per sample and metric of each split."""
+
+    client: str
+    model: Tensors
+    values: dict[str, Tensors] = field(default_factory=dict)
+    error: str | None = None
+
+
+def look(
+    holdings: Holdings, tasks: Sequence[ScoreTask], private: Mapping[str, Groups]
+) -> list[Looked]:
+    """Every task's model, adapted where asked, on the splits asked for; none of it travels."""
     cache: dict[int, Tensors] = {}
     models: list[Tensors] = []
     for task in tasks:
         own = private.get(task.client, {})
         if task.model == "personal":
-            model = personal_model(site, task.sent, own)
-            models.append(_with_statistics(site, task, model, own))
+            model = personal_model(holdings, task.client, task.sent, own, task.broadcast)
+            models.append(_with_statistics(holdings, task, model, own))
         else:
             # One object for all who are sent the same tensors: they are then scored together.
-            models.append(cache.setdefault(id(task.sent), {**site.initial, **task.sent}))
+            whole = {**holdings.plan.initial, **task.sent}
+            models.append(cache.setdefault(id(task.sent), whole))
+    stage = holdings.plan.stage
     errors: dict[int, str] = {}
     changed = [i for i, task in enumerate(tasks) if task.adapt is not None]
-    adaptations = [_adaptation(tasks[i], models[i], private) for i in changed]
-    for i, result in zip(changed, adapted(site, adaptations), strict=True):
+    adaptations = [_adaptation(holdings, tasks[i], models[i], private) for i in changed]
+    for i, result in zip(changed, adapted(holdings, adaptations), strict=True):
         if isinstance(result, Exception):
-            errors[i] = f"{type(result).__name__}: {result}"
+            where = f"client {tasks[i].client!r}, stage {stage!r}, round {tasks[i].round}"
+            errors[i] = failure(result, f"{where}, adapting")
         else:
             models[i] = result
     asked = [(i, s) for i in range(len(tasks)) for s in tasks[i].splits if i not in errors]
-    answers = sample_values(
-        [
-            Question(
-                models[i],
-                site.federation.central_test if tasks[i].client == CENTRAL else
-                site.clients[tasks[i].client].split(s),
-                (site.seed, site.stage, s, tasks[i].client),
-            )
-            for i, s in asked
-        ],
-        scoring(site),
-    )  # fmt: skip
-    scores: list[dict[str, Scores]] = [{} for _ in tasks]
-    samples: list[dict[str, Tensors]] = [{} for _ in tasks]
-    for (i, split), values in zip(asked, answers, strict=True):
-        if values:
-            scores[i][split] = site.recipe.objective.summed(values)
-            if tasks[i].samples:
-                samples[i][split] = values
+    questions = [
+        Question(
+            models[i], holdings.rows(tasks[i].client, split), _key(holdings, split, tasks[i].client)
+        )
+        for i, split in asked
+    ]
+    with located(f"stage {stage!r}, round {max((t.round for t in tasks), default=0)}"):
+        answers = sample_values(questions, holdings.scoring())
+    values: list[dict[str, Tensors]] = [{} for _ in tasks]
+    for (i, split), found in zip(asked, answers, strict=True):
+        if found:
+            values[i][split] = found
     return [
-        Scored(task.client, scores[i], models[i], errors.get(i), samples[i])
-        for i, task in enumerate(tasks)
+        Looked(task.client, models[i], values[i], errors.get(i)) for i, task in enumerate(tasks)
     ]
 
 
-def _adaptation(task: ScoreTask, model: Tensors, private: Mapping[str, Groups]) -> Adaptation:
+def scored(holdings: Holdings, looked: Looked) -> Scored:
+    """What a server is told of it."""
+    summed = holdings.plan.recipe.objective.summed
+    scores = {split: summed(values) for split, values in looked.values.items()}
+    return Scored(looked.client, scores, looked.error)
+
+
+def _key(holdings: Holdings, split: str, client: str) -> tuple[str | int, ...]:
+    return (holdings.plan.seed, holdings.plan.stage, split, client)
+
+
+def _adaptation(
+    holdings: Holdings, task: ScoreTask, model: Tensors, private: Mapping[str, Groups]
+) -> Adaptation:
     assert task.adapt is not None
-    return Adaptation(task.client, model, task.adapt, task.round, private.get(task.client, {}))
+    how = holdings.plan.adapts[task.adapt]
+    return Adaptation(task.client, model, how, task.round, private.get(task.client, {}))
 
 
-def on_central_test(site: Site, models: Mapping[str, Tensors]) -> dict[str, Tensors]:
-    """One value a sample and metric of each model on the central test set, by name."""
-    rows = site.federation.central_test
+def on_central_test(holdings: Holdings, models: Mapping[str, Tensors]) -> dict[str, Tensors]:
+    """One value per sample and metric of each model on the central test set, by name."""
     # The same noise for all: what differs is the model.
-    key = (site.seed, site.stage, "test", CENTRAL)
+    key = _key(holdings, "test", "")
+    rows = holdings.federation.central_test
     questions = [Question(tensors, rows, key) for tensors in models.values()]
-    return dict(zip(models, sample_values(questions, scoring(site)), strict=True))
+    return dict(zip(models, sample_values(questions, holdings.scoring()), strict=True))
 
 
-def personal_model(site: Site, sent: Tensors, own: Groups) -> Tensors:
-    """The model a client calls its own: kept whole, or what was sent completed by its parts."""
-    return own[PERSONAL] if PERSONAL in own else site.received(sent, own)
+def personal_model(
+    holdings: Holdings, client: str, sent: Tensors, own: Groups, broadcast: Groups
+) -> Tensors:
+    """The model a client calls its own: one it keeps whole, or what it begins with."""
+    if PERSONAL in own:
+        return own[PERSONAL]
+    return holdings.begins_with(client, sent, own, broadcast)
 
 
-def _with_statistics(site: Site, task: ScoreTask, model: Tensors, own: Groups) -> Tensors:
+def _with_statistics(holdings: Holdings, task: ScoreTask, model: Tensors, own: Groups) -> Tensors:
     """A client without private BatchNorm statistics takes them from its own inputs."""
-    missing = only(BATCH_NORM).names(site.module) - site.shared - site.parameters
-    rows = site.clients[task.client].train
+    plan = holdings.plan
+    missing = only(BATCH_NORM).names(plan.module) - plan.shared - plan.parameters
+    rows = holdings.clients[task.client].train
     if not missing or SHARED in own or len(rows) < 2:
         return model
-    module = copy.deepcopy(site.module).eval()
+    module = copy.deepcopy(plan.module).eval()
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
             layer.train()
@@ -104,5 +129,5 @@ def _with_statistics(site: Site, task: ScoreTask, model: Tensors, own: Groups) -
     with torch.no_grad():
         # Equal parts: a single sample left over would have no variance.
         for part in np.array_split(rows, -(-len(rows) // 256)):
-            bound(site.x[torch.from_numpy(part)])
+            bound(holdings.x[torch.from_numpy(part)])
     return bound.tensors

@@ -15,7 +15,8 @@ from fedskew.config import Config
 from fedskew.data.federation import Federation
 from fedskew.data.keyed import keyed_rng
 from fedskew.errors import ConfigError
-from fedskew.experiment import MAIN, Run
+from fedskew.experiment import Run
+from fedskew.federate.planning import MAIN
 from fedskew.score import CENTRAL, Row
 
 RULES = ("last", "validation", "left-out", "oracle")

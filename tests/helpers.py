@@ -13,12 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedskew.backends import Backend
-from fedskew.backends.local import LocalBackend
 from fedskew.config import Config
 from fedskew.data.federation import Client, Federation
+from fedskew.engine.graph import TracedStep
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.plan import Plan
+from fedskew.engine.plan import Execution
+from fedskew.federate.backends.carrier import Carrier
+from fedskew.federate.backends.local import LocalBackend
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.tasks import Answer, Ask
 from fedskew.models.civae import Civae
 from fedskew.models.made import GaussianMade
 from fedskew.models.registry import MADE, Classifier
@@ -29,7 +33,6 @@ from fedskew.recipe import Recipe, find, methods
 from fedskew.runner import Shelf
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate
-from fedskew.site import Settings, Site
 
 Tensors = dict[str, Tensor]
 Knobs = Mapping[str, Any]
@@ -129,27 +132,28 @@ def copied(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: t.detach().clone() for name, t in tensors.items()}
 
 
-def make_site(
+def make_holdings(
     recipe: Recipe,
     federation: Federation | None = None,
     module: nn.Module | None = None,
     settings: Settings | None = None,
     chunk: int = 2,
     seed: int = 0,
-) -> Site:
-    """A site with the toy federation and model, where no others are given."""
+    executor: str = "vectorised",
+) -> Holdings:
+    """Holdings with the toy federation and model, where no others are given."""
     module = module or model_for(recipe)
     if recipe.extends is not None:
         module = recipe.extends(module)
-    return Site(
-        federation=federation or toy_federation(),
+    plan = Plan(
         recipe=recipe,
         module=module,
         initial=copied(module.state_dict()),
         settings=settings or Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8),
-        plan=Plan("vectorised", chunk, "the test says so"),
+        execution=Execution(executor, chunk, "the test says so"),
         seed=seed,
     )
+    return Holdings(plan, federation or toy_federation())
 
 
 def just_trained(module: nn.Module, federation: Federation, **changes: Any) -> Finished:
@@ -191,26 +195,35 @@ class ListJournal:
     def resume(self, stage: str) -> Progress | None:
         return None
 
-    def commit(
-        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
-    ) -> None:
+    def commit(self, progress: Progress, rows: Sequence[Row], record: RoundRecord) -> None:
         self.rows.extend(rows)
         self.records.append(record)
         self.states.append(progress)
 
 
 class OpenBackend(LocalBackend):
-    """Lets a test look at what clients keep to themselves."""
+    """Works on given holdings, and lets a test look at what clients keep to themselves."""
+
+    def __init__(self, holdings: Holdings, folder: Path | None = None) -> None:
+        super().__init__(holdings.federation, folder=folder)
+        self.holdings = holdings
+        self.labels: dict[str, str] = {}
+
+    def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+        answers = super().exchange(asks)
+        self.labels |= {ask.client: ask.since for ask in asks if ask.since}
+        self.labels |= {answer.client: answer.label for answer in answers if answer.label}
+        return answers
 
     def private_of(self, client: str) -> Groups:
-        return self._private[client]
+        return self._states.of({client: self.labels.get(client, "")})[client]
 
 
 @dataclass
 class Run:
     """One finished stage with everything anybody could have kept of it."""
 
-    site: Site
+    holdings: Holdings
     backend: OpenBackend
     journal: ListJournal = field(default_factory=ListJournal)
     progress: Progress = field(init=False)
@@ -226,7 +239,7 @@ class Run:
     def model_of(self, client: str) -> Tensors:
         """The model a client would start its next round from."""
         sent = self.progress.state.sent_to(client)
-        return self.site.received(sent, self.backend.private_of(client))
+        return self.holdings.begins_with(client, sent, self.backend.private_of(client), {}, True)
 
     def everything(self) -> Tensors:
         """All tensors of the server and of every client, under one name each."""
@@ -234,7 +247,7 @@ class Run:
         groups = {"shared": state.shared}
         groups |= {f"memory/{name}": group for name, group in state.memory.items()}
         groups |= {f"for/{client}": tensors for client, tensors in state.personal.items()}
-        for client in sorted(self.site.clients):
+        for client in sorted(self.holdings.clients):
             for name, group in self.backend.private_of(client).items():
                 groups[f"private/{client}/{name}"] = group
         return {f"{g}/{n}": t for g, tensors in groups.items() for n, t in tensors.items()}
@@ -244,40 +257,52 @@ def scores_of(rows: Iterable[Row]) -> dict[tuple[Any, ...], float]:
     return {(r.round, r.model, r.on, r.client, r.adapted, r.split, r.metric): r.value for r in rows}
 
 
-def run(site: Site, rounds: int | Rounds = 3, backend: OpenBackend | None = None) -> Run:
+def run(holdings: Holdings, rounds: int | Rounds = 3, backend: OpenBackend | None = None) -> Run:
     """Federate from the start to the last round."""
     rounds = Rounds(rounds) if isinstance(rounds, int) else rounds
-    result = Run(site, backend or OpenBackend(site))
-    result.progress = federate(site, result.backend, rounds, result.journal)
+    result = Run(holdings, backend or OpenBackend(holdings))
+    result.progress = federate(holdings.plan, result.backend, rounds, result.journal)
+    return result
+
+
+def over_the_wire(holdings: Holdings, rounds: int = 3, backend: Carrier | None = None) -> Run:
+    """The same, with nothing but bytes between the server and the clients."""
+    clients = OpenBackend(holdings)
+    carrier = backend or Carrier(clients)
+    result = Run(holdings, getattr(carrier, "clients", clients))
+    result.progress = federate(holdings.plan, carrier, Rounds(rounds), result.journal)
     return result
 
 
 _graphs: dict[tuple[Any, ...], dict[Any, Any]] = {}
 
 
-def method_site(name: str, kind: str = "mlp", knobs: Knobs | None = None, **changes: Any) -> Site:
-    """A site for a method by name.
+def method_holdings(
+    name: str, kind: str = "mlp", knobs: Knobs | None = None, **changes: Any
+) -> Holdings:
+    """Holdings for a method by name.
 
-    Tracing a step takes most of a small run's time and depends on none of the data, so sites of
-    the same method, model and optimiser share their graphs; ``make_site`` traces anew.
+    Tracing a step takes most of a small run's time and depends on none of the data, so those of
+    the same method, model and optimiser share their graphs; ``make_holdings`` traces anew.
     """
     recipe = find(name).recipe(**(knobs or {}))
     if kind == "batch-norm" and isinstance(recipe.objective, PerEnvironment):
         pytest.skip("the method refuses BatchNorm")
-    site = make_site(recipe, module=model_for(recipe, kind), **changes)
-    optimiser = replace(site.settings.optimiser, lr=0.0)
-    for number, phase in enumerate(site.recipe.trains):
-        environments = site.federation.environments
+    holdings = make_holdings(recipe, module=model_for(recipe, kind), **changes)
+    optimiser = replace(holdings.plan.settings.optimiser, lr=0.0)
+    for number, phase in enumerate(holdings.plan.recipe.trains):
+        environments = holdings.federation.environments
         key = (name, kind, repr(knobs), optimiser, number, environments)
-        graphs = _graphs.setdefault(key, {})
-        site.training(phase, 1.0).step._graphs = graphs
-    return site
+        step = holdings.training(phase, 1.0).step
+        if isinstance(step, TracedStep):
+            step._graphs = _graphs.setdefault(key, {})
+    return holdings
 
 
 @cache
 def standard_run(name: str, kind: str = "mlp") -> Run:
     """Three rounds of a method with its default knobs on the ragged toy federation."""
-    return run(method_site(name, kind))
+    return run(method_holdings(name, kind))
 
 
 def assert_close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tol: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Tensors, assert_close, assert_same_bits, copied, every_method, method_site
+from helpers import Tensors, assert_close, assert_same_bits, copied, every_method, method_holdings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,10 +26,10 @@ from fedskew.engine.evaluate import Question
 from fedskew.engine.graph import Graphs
 from fedskew.engine.streams import stream
 from fedskew.experiment import adaptations
+from fedskew.federate.holdings import Holdings
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.objective import Batch, Bound, Objective
 from fedskew.recipe import Adapt
-from fedskew.site import Site
 
 LADDER = (0, 1, 2, 4, 8, 10)
 CIVAES = ["civae", "fed-civae", "fedreptile-civae"]
@@ -39,53 +39,55 @@ _graphs: dict[tuple[Any, ...], dict[Hashable, Graphs]] = {}
 
 
 @cache
-def site_of(name: str) -> Site:
-    """One site a method; methods of one model share their traced steps with each other."""
-    site = method_site(name)
-    kind = (site.recipe.objective.needs, site.recipe.extends)
-    return replace(site, graphs=_graphs.setdefault(kind, {}), _trainings={})
+def holdings_of(name: str) -> Holdings:
+    """One holdings a method; methods of one model share their traced steps with each other."""
+    holdings = method_holdings(name)
+    kind = (holdings.plan.recipe.objective.needs, holdings.plan.recipe.extends)
+    return replace(holdings, graphs=_graphs.setdefault(kind, {}), _trainings={})
 
 
 def how(name: str, **evaluate: Any) -> Adapt:
     """The one adaptation a user asks for with these settings of [evaluate]."""
     settings = {"fine_tune_epochs": 3, **evaluate}
     config = make_config({"method": name, "evaluate": settings})
-    (found,) = adaptations(config, site_of(name))
+    (found,) = adaptations(config, holdings_of(name))
     return found
 
 
-def results(site: Site, adapt: Adapt, *clients: str) -> list[Tensors]:
+def results(holdings: Holdings, adapt: Adapt, *clients: str) -> list[Tensors]:
     found = []
-    for result in adapted(site, [Adaptation(c, site.initial, adapt) for c in clients]):
+    for result in adapted(holdings, [Adaptation(c, holdings.plan.initial, adapt) for c in clients]):
         assert not isinstance(result, Exception), result
         found.append(result)
     return found
 
 
-def with_data(site: Site, federation: Federation) -> Site:
-    return replace(site, federation=federation, _trainings={})
+def with_data(holdings: Holdings, federation: Federation) -> Holdings:
+    return replace(holdings, federation=federation, _trainings={})
 
 
-def shots_of(site: Site, client: str, count: int) -> Indices:
-    return shots(site.clients[client].train, site.federation.y, count, site.seed, client)
+def shots_of(holdings: Holdings, client: str, count: int) -> Indices:
+    return shots(
+        holdings.clients[client].train, holdings.federation.y, count, holdings.plan.seed, client
+    )
 
 
-def all_but(site: Site, clients: Sequence[str], count: int) -> Federation:
+def all_but(holdings: Holdings, clients: Sequence[str], count: int) -> Federation:
     """Other labels and absurd pixels in every row of the federation but the clients' shots.
 
     A label decides whether a sample is a shot at all, so the others must not look like better
     ones: there is a class that was full before the first of them, and all become that.
     """
-    federation = site.federation
+    federation = holdings.federation
     x = torch.full_like(federation.x, 1e6)
     y = (federation.y + 1) % 3
     for client in clients:
-        kept, rows = shots_of(site, client, count), site.clients[client].train
+        kept, rows = shots_of(holdings, client, count), holdings.clients[client].train
         x[kept] = federation.x[kept]
         for label in range(3):
             y[rows] = label
             y[kept] = federation.y[kept]
-            if shots(rows, y, count, site.seed, client).tolist() == kept.tolist():
+            if shots(rows, y, count, holdings.plan.seed, client).tolist() == kept.tolist():
                 break
         else:
             pytest.fail("no class was full before the first sample that is no shot")
@@ -95,27 +97,32 @@ def all_but(site: Site, clients: Sequence[str], count: int) -> Federation:
 @every_method
 @pytest.mark.parametrize("patience", [None, 2])
 def test_nobody_sees_a_label_or_a_pixel_beyond_the_shots(name: str, patience: int | None) -> None:
-    site, clients = site_of(name), ("c1", "c4")
+    holdings, clients = holdings_of(name), ("c1", "c4")
     two = how(name, shots=2, fine_tune_patience=patience)
-    changed = with_data(site, all_but(site, clients, 2))
-    before, after = results(site, two, *clients), results(changed, two, *clients)
+    changed = with_data(holdings, all_but(holdings, clients, 2))
+    before, after = results(holdings, two, *clients), results(changed, two, *clients)
     for one, other in zip(before, after, strict=True):
         assert_same_bits(one, other)
     if patience is None:
-        trained = site.training(two.phases[-1]).trained
-        assert all(not torch.equal(one[n], site.initial[n]) for one in before for n in trained)
+        trained = holdings.training(two.phases[-1]).trained
+        assert all(
+            not torch.equal(one[n], holdings.plan.initial[n]) for one in before for n in trained
+        )
 
 
 @pytest.mark.parametrize("name", ["civae", "fed-classifier"])
 def test_the_labels_of_the_shots_are_seen(name: str) -> None:
     """Without which the test above would be about nothing."""
-    site, two = site_of(name), how(name, shots=2)
-    y = site.federation.y.clone()
-    few = shots_of(site, "c1", 2)
+    holdings, two = holdings_of(name), how(name, shots=2)
+    y = holdings.federation.y.clone()
+    few = shots_of(holdings, "c1", 2)
     y[few] = (y[few] + 1) % 3
-    swapped = site.federation.with_data(y=y)
+    swapped = holdings.federation.with_data(y=y)
     two = replace(two, shots=None)
-    (one,), (other,) = results(site, two, "c1"), results(with_data(site, swapped), two, "c1")
+    (one,), (other,) = (
+        results(holdings, two, "c1"),
+        results(with_data(holdings, swapped), two, "c1"),
+    )
     assert any(not torch.equal(one[n], other[n]) for n in one)
 
 
@@ -136,10 +143,10 @@ def test_the_search_trains_on_some_shots_and_looks_at_the_others(
 
     monkeypatch.setattr(adapting, "train", spied_train)
     monkeypatch.setattr(adapting, "evaluate", spied_evaluate)
-    site = site_of(name)
-    results(site, how(name, shots=4, fine_tune_patience=9, fine_tune_lr=lr), "c4")
-    few = set(shots_of(site, "c4", 4).tolist())
-    of_a_class = site.federation.y[sorted(few)].bincount()
+    holdings = holdings_of(name)
+    results(holdings, how(name, shots=4, fine_tune_patience=9, fine_tune_lr=lr), "c4")
+    few = set(shots_of(holdings, "c4", 4).tolist())
+    of_a_class = holdings.federation.y[sorted(few)].bincount()
     *search, final = trained
     assert final == few
     assert len(search) == 3  # for 1, 2 and 3 epochs
@@ -188,13 +195,13 @@ def test_shots_are_drawn_at_random_for_every_client_and_seed() -> None:
 
 def test_more_shots_than_a_client_has_are_all_of_its_samples() -> None:
     """The clients c0, c2 and c3 have fewer than 50 of any class, and c2 and c3 lack a class."""
-    site = site_of("civae")
-    counts = site.federation.class_counts()
+    holdings = holdings_of("civae")
+    counts = holdings.federation.class_counts()
     assert counts[2:, 0].tolist() == [0, 0]
     many = replace(how("civae", shots=1), shots=50)
     everybody = ("c0", "c2", "c3")
-    whole = results(site, how("civae", shots="all"), *everybody)
-    for one, other in zip(results(site, many, *everybody), whole, strict=True):
+    whole = results(holdings, how("civae", shots="all"), *everybody)
+    for one, other in zip(results(holdings, many, *everybody), whole, strict=True):
         assert_same_bits(one, other)
 
 
@@ -203,21 +210,23 @@ def test_more_shots_than_a_client_has_are_all_of_its_samples() -> None:
 def test_a_client_that_lacks_a_class_adapts_to_those_it_has(
     name: str, patience: int | None
 ) -> None:
-    site = site_of(name)
-    few = shots_of(site, "c3", 2)
-    assert site.federation.y[few].bincount(minlength=3).tolist() == [0, 2, 2]
-    (found,) = results(site, how(name, shots=2, fine_tune_patience=patience), "c3")
+    holdings = holdings_of(name)
+    few = shots_of(holdings, "c3", 2)
+    assert holdings.federation.y[few].bincount(minlength=3).tolist() == [0, 2, 2]
+    (found,) = results(holdings, how(name, shots=2, fine_tune_patience=patience), "c3")
     assert all(bool(t.isfinite().all()) for t in found.values())
 
 
-def moved_parts(site: Site, adapt: Adapt) -> set[str]:
+def moved_parts(holdings: Holdings, adapt: Adapt) -> set[str]:
     """Parts of which anything changed, bit by bit; parts that moved, moved as a whole."""
-    (found,) = results(site, adapt, "c1")
-    moved = {n for n, t in found.items() if not torch.equal(t, site.initial[n])}
+    (found,) = results(holdings, adapt, "c1")
+    moved = {n for n, t in found.items() if not torch.equal(t, holdings.plan.initial[n])}
     parts = {n.split(".")[0] for n in moved}
     assert moved == {n for n in found if n.split(".")[0] in parts}
     still = {n: t for n, t in found.items() if n not in moved}
-    assert all(t.numpy().tobytes() == site.initial[n].numpy().tobytes() for n, t in still.items())
+    assert all(
+        t.numpy().tobytes() == holdings.plan.initial[n].numpy().tobytes() for n, t in still.items()
+    )
     return parts
 
 
@@ -232,7 +241,7 @@ def moved_parts(site: Site, adapt: Adapt) -> set[str]:
     ],
 )
 def test_methods_freeze_what_they_say(name: str, parts: set[str]) -> None:
-    assert moved_parts(site_of(name), how(name, shots=2)) == parts
+    assert moved_parts(holdings_of(name), how(name, shots=2)) == parts
 
 
 @pytest.mark.parametrize(
@@ -247,19 +256,19 @@ def test_methods_freeze_what_they_say(name: str, parts: set[str]) -> None:
 )
 def test_users_may_say_which_parts_adapt(name: str, wanted: Any, parts: set[str]) -> None:
     adapt = how(name, shots=2, fine_tune_part=wanted)
-    assert moved_parts(site_of(name), adapt) == parts
+    assert moved_parts(holdings_of(name), adapt) == parts
 
 
 def plainly(
-    site: Site, objective: Objective, moving: frozenset[str], client: str, rows: Indices,
+    holdings: Holdings, objective: Objective, moving: frozenset[str], client: str, rows: Indices,
     epochs: int, lr: float,
 ) -> Tensors:  # fmt: skip
     """A textbook loop over whole, unpadded batches."""
-    w = {n: t.clone().requires_grad_(n in moving) for n, t in copied(site.initial).items()}
+    w = {n: t.clone().requires_grad_(n in moving) for n, t in copied(holdings.plan.initial).items()}
     optimiser = torch.optim.SGD([t for t in w.values() if t.requires_grad], lr)
-    key = (site.seed, site.stage, "adapt", 0, client, 0)
+    key = (holdings.plan.seed, holdings.plan.stage, "adapt", 0, client, 0)
     plan = schedule(rows, key, 8, epochs, True)
-    shapes = objective.noise(site.module, 8)
+    shapes = objective.noise(holdings.plan.module, 8)
     noise = {
         kind: stream(0, "noise", kind, *key).standard_normal((plan.steps, *s), dtype=np.float32)
         for kind, s in shapes.items()
@@ -269,21 +278,21 @@ def plainly(
         here = torch.from_numpy(rows[positions[real]])
         drawn = {kind: torch.from_numpy(values[step][real]) for kind, values in noise.items()}
         ones = torch.ones(len(here))
-        batch = Batch(site.x[here], site.y[here], ones, ones, drawn)
+        batch = Batch(holdings.x[here], holdings.y[here], ones, ones, drawn)
         optimiser.zero_grad()
-        loss = objective.loss(Bound(site.module, w), batch, {})
+        loss = objective.loss(Bound(holdings.plan.module, w), batch, {})
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     return {n: t.detach() for n, t in w.items()}
 
 
-def looked_at(site: Site, objective: Objective, w: Tensors, rows: Indices) -> float:
+def looked_at(holdings: Holdings, objective: Objective, w: Tensors, rows: Indices) -> float:
     ones = torch.ones(len(rows))
-    here, shapes = torch.from_numpy(rows), objective.noise(site.module, len(rows))
+    here, shapes = torch.from_numpy(rows), objective.noise(holdings.plan.module, len(rows))
     noise = {kind: torch.full(shape, torch.nan) for kind, shape in shapes.items()}
-    batch = Batch(site.x[here], site.y[here], ones, ones, noise)
+    batch = Batch(holdings.x[here], holdings.y[here], ones, ones, noise)
     with torch.no_grad():
-        return float(objective.scores(Bound(site.module, w), batch)["loss"].mean())
+        return float(objective.scores(Bound(holdings.plan.module, w), batch)["loss"].mean())
 
 
 def chosen_by_hand(losses: Sequence[float], patience: int) -> int:
@@ -305,19 +314,19 @@ def test_the_number_of_epochs_is_that_of_a_search_by_brute_force(
     name: str, lr: float, patience: int
 ) -> None:
     """All lengths are tried by a plain loop, which then trains on all shots for the best."""
-    site, clients = site_of(name), [f"c{k}" for k in range(5)]
+    holdings, clients = holdings_of(name), [f"c{k}" for k in range(5)]
     adapt = how(name, shots=5, fine_tune_epochs=10, fine_tune_patience=patience, fine_tune_lr=lr)
     (phase,) = adapt.phases
-    objective = phase.objective or site.recipe.objective
-    moving = site.training(phase).trained
+    objective = phase.objective or holdings.plan.recipe.objective
+    moving = holdings.training(phase).trained
     lengths = []
-    for client, found in zip(clients, results(site, adapt, *clients), strict=True):
-        few = shots_of(site, client, 5)
-        kept, away = held_out(few, site.federation.y, site.seed, client)
-        tried = [plainly(site, objective, moving, client, kept, n, lr) for n in LADDER]
-        losses = [looked_at(site, objective, w, away) for w in tried]
+    for client, found in zip(clients, results(holdings, adapt, *clients), strict=True):
+        few = shots_of(holdings, client, 5)
+        kept, away = held_out(few, holdings.federation.y, holdings.plan.seed, client)
+        tried = [plainly(holdings, objective, moving, client, kept, n, lr) for n in LADDER]
+        losses = [looked_at(holdings, objective, w, away) for w in tried]
         lengths.append(chosen_by_hand(losses, patience))
-        again = plainly(site, objective, moving, client, few, lengths[-1], lr)
+        again = plainly(holdings, objective, moving, client, few, lengths[-1], lr)
         assert_close(found, again, 1e-4)
     assert len(set(lengths)) > 1
     assert set(lengths) & {1, 2, 4, 8}
@@ -340,16 +349,16 @@ def test_so_many_looks_without_a_smaller_loss_end_the_search(
     """Looks at 0, 1, 2, 4, 8 and 10 epochs; an equal loss is no smaller one."""
     script = iter(losses)
 
-    def scripted(site: Site, looks: Sequence[Any], models: Sequence[Any]) -> list[float]:
+    def scripted(holdings: Holdings, looks: Sequence[Any], models: Sequence[Any]) -> list[float]:
         return [next(script) for _ in looks]
 
     monkeypatch.setattr(adapting, "_losses", scripted)
-    site = site_of("fedavg")
+    holdings = holdings_of("fedavg")
     adapt = how("fedavg", shots=4, fine_tune_epochs=10, fine_tune_patience=patience)
-    (found,) = results(site, adapt, "c1")
-    expected = site.initial
+    (found,) = results(holdings, adapt, "c1")
+    expected = holdings.plan.initial
     if epochs:
-        (expected,) = results(site, how("fedavg", shots=4, fine_tune_epochs=epochs), "c1")
+        (expected,) = results(holdings, how("fedavg", shots=4, fine_tune_epochs=epochs), "c1")
     assert_same_bits(found, expected)
 
 
@@ -364,27 +373,27 @@ def test_the_lengths_tried_double_up_to_the_longest(longest: int) -> None:
 
 @pytest.mark.parametrize("name", ["civae", "fedavg"])
 def test_with_one_shot_nothing_can_be_held_out_and_all_epochs_are_made(name: str) -> None:
-    site, clients = site_of(name), ("c0", "c1", "c3")
-    patient = results(site, how(name, shots=1, fine_tune_patience=1), *clients)
-    for one, other in zip(patient, results(site, how(name, shots=1), *clients), strict=True):
+    holdings, clients = holdings_of(name), ("c0", "c1", "c3")
+    patient = results(holdings, how(name, shots=1, fine_tune_patience=1), *clients)
+    for one, other in zip(patient, results(holdings, how(name, shots=1), *clients), strict=True):
         assert_same_bits(one, other)
 
 
 def test_a_search_that_makes_everything_worse_leaves_the_model_as_it_is() -> None:
-    site = site_of("fedavg")
+    holdings = holdings_of("fedavg")
     wild = how("fedavg", shots=4, fine_tune_lr=1e4, fine_tune_patience=2)
-    (found,) = results(site, wild, "c1")
-    assert_same_bits(found, site.initial)
+    (found,) = results(holdings, wild, "c1")
+    assert_same_bits(found, holdings.plan.initial)
 
 
 def test_an_adaptation_that_diverges_is_one_error_and_the_others_stand() -> None:
-    site = site_of("fedavg")
+    holdings = holdings_of("fedavg")
     tame, wild = how("fedavg", shots=2), how("fedavg", shots=2, fine_tune_lr=1e300)
     plans = [("c0", tame), ("c1", wild), ("c4", tame)]
-    found = adapted(site, [Adaptation(c, site.initial, adapt) for c, adapt in plans])
+    found = adapted(holdings, [Adaptation(c, holdings.plan.initial, adapt) for c, adapt in plans])
     assert str(found[1]) == "its parameters are not finite after adapting"
     for place in (0, 2):
-        (alone,) = results(site, tame, plans[place][0])
+        (alone,) = results(holdings, tame, plans[place][0])
         result = found[place]
         assert not isinstance(result, Exception)
         assert_close(result, alone, 1e-6)
@@ -393,25 +402,25 @@ def test_an_adaptation_that_diverges_is_one_error_and_the_others_stand() -> None
 @pytest.mark.parametrize("batch", [None, "all", 3])
 @pytest.mark.parametrize("name", ["civae", "fedavg"])
 def test_a_client_adapts_the_same_whoever_adapts_beside_it(name: str, batch: Any) -> None:
-    site, adapt = site_of(name), how(name, shots=3, fine_tune_batch=batch)
-    together = results(site, adapt, "c0", "c1", "c2", "c3")
+    holdings, adapt = holdings_of(name), how(name, shots=3, fine_tune_batch=batch)
+    together = results(holdings, adapt, "c0", "c1", "c2", "c3")
     for client, found in zip(("c0", "c2"), together[::2], strict=True):
-        (alone,) = results(site, adapt, client)
+        (alone,) = results(holdings, adapt, client)
         assert_close(found, alone, 1e-5)
 
 
 def test_one_batch_of_everything_is_one_step_an_epoch() -> None:
     """Three epochs of seven shots in batches of seven, by a plain loop."""
-    site = site_of("fedavg")
-    rows = shots_of(site, "c0", 3)
-    w = {n: t.clone().requires_grad_() for n, t in copied(site.initial).items()}
+    holdings = holdings_of("fedavg")
+    rows = shots_of(holdings, "c0", 3)
+    w = {n: t.clone().requires_grad_() for n, t in copied(holdings.plan.initial).items()}
     optimiser = torch.optim.SGD(list(w.values()), 0.1)
     for _ in range(3):
         optimiser.zero_grad()
-        logits = torch.func.functional_call(site.module, w, (site.x[rows],))
-        torch.nn.functional.cross_entropy(logits, site.y[rows]).backward()  # type: ignore[no-untyped-call]
+        logits = torch.func.functional_call(holdings.plan.module, w, (holdings.x[rows],))
+        torch.nn.functional.cross_entropy(logits, holdings.y[rows]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-    (found,) = results(site, how("fedavg", shots=3, fine_tune_batch="all"), "c0")
+    (found,) = results(holdings, how("fedavg", shots=3, fine_tune_batch="all"), "c0")
     assert_close(found, {n: t.detach() for n, t in w.items()}, 1e-5)
 
 
@@ -422,14 +431,16 @@ def test_labels_say_how_many_shots_and_epochs() -> None:
 
 
 def test_the_search_looks_at_every_client_by_its_own_objective() -> None:
-    site = site_of("civae")
+    holdings = holdings_of("civae")
     mild = how("civae", shots=4, fine_tune_patience=9, fine_tune_lr=0.01)
     *before, last = mild.phases
     assert isinstance(last.objective, CivaeLoss)
     own = replace(last, objective=replace(last.objective, alpha=200.0))
     strict = replace(mild, phases=(*before, own))
-    models = [Adaptation(c, copied(site.initial), h) for c, h in (("c0", mild), ("c3", strict))]
-    together, alone = adapted(site, models)[1], adapted(site, models[1:])[0]
+    models = [
+        Adaptation(c, copied(holdings.plan.initial), h) for c, h in (("c0", mild), ("c3", strict))
+    ]
+    together, alone = adapted(holdings, models)[1], adapted(holdings, models[1:])[0]
     assert not isinstance(together, Exception)
     assert not isinstance(alone, Exception)
     assert_close(together, alone, 1e-5)

@@ -10,17 +10,17 @@ from statistics import fmean
 
 import pytest
 import torch
-from helpers import make_site, run
+from helpers import make_holdings, run
 from torch import Tensor
 
 from fedskew import Federation, make_config, make_federation
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.plan import Settings
 from fedskew.models import seeded
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.mix import BySimilarity
 from fedskew.recipe import find
 from fedskew.server import Rounds
-from fedskew.site import Settings
 
 CLIENTS, ROUNDS, SHARPEN, CAP = 10, 6, 4.0, 0.1
 Weights = dict[str, float]
@@ -92,13 +92,13 @@ def federated(
             sharpen=SHARPEN, cap=cap, longest=longest, forger=forger, forges=forges, seen=seen
         )
         recipe = replace(recipe, aggregates=attacked)
-    site = make_site(
+    holdings = make_holdings(
         recipe, federation,
         seeded("mlp", federation.sample_shape, federation.classes, seed=0, hidden=[32]),
         Settings(Optimiser("sgd", 0.1), epochs=1, batch_size=16),
         chunk=CLIENTS,
     )  # fmt: skip
-    rows = run(site, Rounds(ROUNDS, score_every=ROUNDS)).journal.rows
+    rows = run(holdings, Rounds(ROUNDS, score_every=ROUNDS)).journal.rows
     scores = [
         row.value
         for row in rows

@@ -18,6 +18,8 @@ from scipy import stats
 # The study is no part of the package, so Python has to be told where it is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
+
 from benchmarks import ratios
 from benchmarks.ratio_parts.draw import draw
 from benchmarks.ratio_parts.measure import (
@@ -34,7 +36,6 @@ from fedskew import make_federation
 from fedskew.data.federation import Federation
 from fedskew.store import save_arrays
 from fedskew.suites.machine import provenance
-from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
 
 TINY = Setting("bernoulli", 2, 1.0, seeds=1, quick=True)
 

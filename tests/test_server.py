@@ -13,11 +13,13 @@ import torch
 from helpers import (
     ListJournal,
     OpenBackend,
+    Run,
+    Tensors,
     assert_close,
     assert_same_bits,
     copied,
-    make_site,
-    method_site,
+    make_holdings,
+    method_holdings,
     run,
     standard_run,
     toy_federation,
@@ -27,20 +29,32 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedskew.adapting import shots
-from fedskew.client import DescribeTask, Outcome, ScoreTask, TrainTask
+from fedskew.client import describe_clients
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
-from fedskew.errors import RunError
-from fedskew.experiment import hand_over
+from fedskew.errors import RunError, clients_may_fail
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.plan import Settings
+from fedskew.federate.tasks import Answer, Ask, DescribeTask, ScoreTask
 from fedskew.models.registry import Classifier
 from fedskew.parts.aggregate import Mean, ServerState, Uniform, Update
+from fedskew.parts.begin import Own
 from fedskew.parts.objective import Batch, Bound, Context, Erm
-from fedskew.parts.report import Finished, Report, Reported
+from fedskew.parts.report import Finished, Groups, Report, Reported
 from fedskew.parts.select import EVERYTHING, only
-from fedskew.recipe import Adapt, Phase, Recipe, Stage, find
-from fedskew.server import Choice, Handed, Progress, Rounds, accept, federate, participants
-from fedskew.site import Settings, Site
+from fedskew.recipe import Adapt, Phase, Recipe, find
+from fedskew.scoring import look, scored
+from fedskew.server import (
+    Choice,
+    Handed,
+    Progress,
+    Rounds,
+    accept,
+    federate,
+    hand_over,
+    participants,
+)
 
 
 @dataclass(frozen=True)
@@ -67,9 +81,9 @@ def one_poisoned(sizes: Sequence[int] = (9, 12, 15)) -> Federation:
     return federation.with_data(y=y)
 
 
-def poisoned_site(name: str, kind: str = "mlp", until: float = 0.0, **changes: Any) -> Site:
+def poisoned_holdings(name: str, kind: str = "mlp", until: float = 0.0, **changes: Any) -> Holdings:
     recipe = replace(find(name).recipe(), objective=Poisoned(until=until))
-    return make_site(recipe, one_poisoned(), toy_model(kind), **changes)
+    return make_holdings(recipe, one_poisoned(), toy_model(kind), **changes)
 
 
 def without(federation: Federation, name: str) -> Federation:
@@ -77,35 +91,35 @@ def without(federation: Federation, name: str) -> Federation:
 
 
 def test_all_clients_take_part_unless_a_number_is_given() -> None:
-    site = method_site("fedavg")
-    assert participants(["a", "b"], None, site, 1) == ["a", "b"]
-    assert participants(["a", "b"], 5, site, 1) == ["a", "b"]
+    holdings = method_holdings("fedavg")
+    assert participants(["a", "b"], None, holdings.plan, 1) == ["a", "b"]
+    assert participants(["a", "b"], 5, holdings.plan, 1) == ["a", "b"]
 
 
 def test_participants_are_a_seeded_sample_without_replacement() -> None:
-    site, other = method_site("fedavg"), method_site("fedavg", seed=1)
+    holdings, other = method_holdings("fedavg"), method_holdings("fedavg", seed=1)
     names = [f"c{i}" for i in range(10)]
-    drawn = [participants(names, 3, site, t) for t in range(1, 41)]
-    assert drawn == [participants(names, 3, site, t) for t in range(1, 41)]
-    assert drawn != [participants(names, 3, other, t) for t in range(1, 41)]
+    drawn = [participants(names, 3, holdings.plan, t) for t in range(1, 41)]
+    assert drawn == [participants(names, 3, holdings.plan, t) for t in range(1, 41)]
+    assert drawn != [participants(names, 3, other.plan, t) for t in range(1, 41)]
     assert all(len(set(chosen)) == 3 for chosen in drawn)
     assert {name for chosen in drawn for name in chosen} == set(names)
 
 
 def test_only_participants_are_trained_and_averaged() -> None:
-    site = method_site("fedavg")
-    partial = run(site, Rounds(1, clients_per_round=2))
-    chosen = participants(["c0", "c1", "c2", "c3"], 2, site, 1)
-    only_they = site.federation.with_data(
-        clients=tuple(c for c in site.federation.clients if c.name in chosen)
+    holdings = method_holdings("fedavg")
+    partial = run(holdings, Rounds(1, clients_per_round=2))
+    chosen = participants(["c0", "c1", "c2", "c3"], 2, holdings.plan, 1)
+    only_they = holdings.federation.with_data(
+        clients=tuple(c for c in holdings.federation.clients if c.name in chosen)
     )
-    assert_same_bits(partial.shared, run(method_site("fedavg", federation=only_they), 1).shared)
+    assert_same_bits(partial.shared, run(method_holdings("fedavg", federation=only_they), 1).shared)
     assert partial.journal.records[0].participants == 2
 
 
 def test_scaffold_counts_absent_clients_when_it_moves_the_variate() -> None:
     """c is the mean over all four clients, of which two have never trained and hold zeros."""
-    partial = run(method_site("scaffold"), Rounds(1, clients_per_round=2))
+    partial = run(method_holdings("scaffold"), Rounds(1, clients_per_round=2))
     held = [partial.backend.private_of(f"c{k}").get("own_control", {}) for k in range(4)]
     assert sum(1 for control in held if control) == 2
     control = partial.progress.state.memory["control"]
@@ -116,32 +130,32 @@ def test_scaffold_counts_absent_clients_when_it_moves_the_variate() -> None:
 def test_the_learning_rate_falls_after_its_steps() -> None:
     rounds = Rounds(5, lr_decay=0.5, lr_steps=(2, 4))
     assert [rounds.lr_factor(t) for t in range(1, 6)] == [1.0, 1.0, 0.5, 0.5, 0.25]
-    frozen = run(method_site("fedavg"), Rounds(3, lr_decay=0.0, lr_steps=(1,)))
-    assert_close(frozen.shared, run(method_site("fedavg"), 1).shared, 1e-6)
+    frozen = run(method_holdings("fedavg"), Rounds(3, lr_decay=0.0, lr_steps=(1,)))
+    assert_close(frozen.shared, run(method_holdings("fedavg"), 1).shared, 1e-6)
 
 
 def test_a_client_that_fails_is_recorded_and_the_others_go_on() -> None:
-    result = run(poisoned_site("fedavg"), 2)
+    result = run(poisoned_holdings("fedavg"), 2)
     for record in result.journal.records:
         assert record.participants == 2
         assert record.failures.keys() == {"c1"}
         assert "not finite" in record.failures["c1"]
         assert math.isfinite(record.train_loss)
-    healthy = make_site(result.site.recipe, without(one_poisoned(), "c1"))
+    healthy = make_holdings(result.holdings.plan.recipe, without(one_poisoned(), "c1"))
     assert_close(result.shared, run(healthy, 2).shared, 1e-6)
 
 
 @pytest.mark.parametrize("name", ["local", "scaffold", "fednova", "ditto", "fedbn"])
 def test_a_client_that_failed_once_comes_back_unharmed(name: str) -> None:
     """Only in the first round is the learning rate high enough to poison."""
-    site = poisoned_site(name, "batch-norm", until=0.06)
-    result = run(site, Rounds(3, lr_decay=0.5, lr_steps=(1,)))
+    holdings = poisoned_holdings(name, "batch-norm", until=0.06)
+    result = run(holdings, Rounds(3, lr_decay=0.5, lr_steps=(1,)))
     assert [sorted(record.failures) for record in result.journal.records] == [["c1"], [], []]
     assert all(bool(torch.isfinite(t).all()) for t in result.everything().values())
 
 
 def test_too_few_updates_leave_the_model_as_it_was() -> None:
-    result = run(poisoned_site("fedavg"), Rounds(2, min_clients=3))
+    result = run(poisoned_holdings("fedavg"), Rounds(2, min_clients=3))
     assert_same_bits(result.shared, copied(toy_model().state_dict()))
     assert [record.notes for record in result.journal.records] == [
         ("only 2 usable updates: the model stays as it was",)
@@ -149,15 +163,15 @@ def test_too_few_updates_leave_the_model_as_it_was() -> None:
 
 
 def test_enough_updates_are_enough() -> None:
-    result = run(poisoned_site("fedavg"), Rounds(1, min_clients=2))
+    result = run(poisoned_holdings("fedavg"), Rounds(1, min_clients=2))
     assert result.journal.records[0].notes == ()
     assert not torch.equal(result.shared["head.bias"], toy_model().head.bias)  # type: ignore[arg-type]
 
 
-def all_poisoned(until: float = 0.0) -> Site:
+def all_poisoned(until: float = 0.0) -> Holdings:
     federation = toy_federation((9, 12))
     federation = federation.with_data(y=torch.full_like(federation.y, 2))
-    return make_site(Recipe(objective=Poisoned(until=until)), federation)
+    return make_holdings(Recipe(objective=Poisoned(until=until)), federation)
 
 
 def test_a_first_round_in_which_everybody_fails_is_an_error_with_a_reason() -> None:
@@ -172,14 +186,14 @@ def test_a_later_round_in_which_everybody_fails_is_survived() -> None:
     assert math.isnan(result.journal.records[-1].train_loss)
 
 
-def answered(tensors: dict[str, Tensor] | None, error: str | None = None) -> Outcome:
+def answered(tensors: dict[str, Tensor] | None, error: str | None = None) -> Answer:
     update = None if tensors is None else Update("c0", tensors, 7, 1)
-    return Outcome("c0", update, error=error)
+    return Answer("c0", update=update, error=error)
 
 
 def test_answers_that_cannot_be_used_are_refused_with_the_reason() -> None:
-    site = method_site("fedavg")
-    whole = copied(site.initial)
+    holdings = method_holdings("fedavg")
+    whole = copied(holdings.plan.initial)
     lacking = {n: t for n, t in whole.items() if n != "head.bias"}
     bent = {**whole, "head.bias": torch.zeros(4)}
     cases = {
@@ -189,30 +203,31 @@ def test_answers_that_cannot_be_used_are_refused_with_the_reason() -> None:
         "head.bias has shape (4,)": answered(bent),
     }
     for reason, outcome in cases.items():
-        assert accept([outcome], site) == ([], {"c0": reason})
-    updates, failures = accept([answered(whole)], site)
+        assert accept([outcome], holdings.plan) == ([], {"c0": reason})
+    updates, failures = accept([answered(whole)], holdings.plan)
     assert (len(updates), failures) == (1, {})
 
 
 def test_a_backend_that_sends_an_infinity_loses_only_that_client() -> None:
     class Meddler(OpenBackend):
-        def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
-            first, *rest = super().train(tasks)
-            assert first.update is not None
+        def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+            first, *rest = super().exchange(asks)
+            if first.update is None:
+                return [first, *rest]
             broken = {**first.update.tensors, "head.bias": torch.full((3,), math.inf)}
             return [replace(first, update=replace(first.update, tensors=broken)), *rest]
 
-    site = method_site("fedavg")
-    result = run(site, 1, Meddler(site))
+    holdings = method_holdings("fedavg")
+    result = run(holdings, 1, Meddler(holdings))
     assert result.journal.records[0].failures == {"c0": "head.bias is not finite"}
-    others = method_site("fedavg", federation=without(site.federation, "c0"))
+    others = method_holdings("fedavg", federation=without(holdings.federation, "c0"))
     assert_close(result.shared, run(others, 1).shared, 1e-6)
 
 
 def test_patience_ends_a_run_that_no_longer_improves() -> None:
     """Without a learning rate no round is better than the first: 1 + 2 rounds of patience."""
     still = Settings(Optimiser("sgd", 0.0), 1, 8)
-    result = run(method_site("fedavg", settings=still), Rounds(10, patience=2))
+    result = run(method_holdings("fedavg", settings=still), Rounds(10, patience=2))
     assert result.progress.round == 3
     assert result.progress.finished
     assert (result.progress.selected.round, result.progress.selected.waited) == (1, 2)
@@ -244,7 +259,7 @@ def test_a_choice_prefers_the_better_and_of_equals_the_earlier() -> None:
 
 
 def test_rounds_are_scored_as_often_as_asked_and_at_the_end() -> None:
-    result = run(method_site("fedavg"), Rounds(5, score_every=2))
+    result = run(method_holdings("fedavg"), Rounds(5, score_every=2))
     assert sorted({row.round for row in result.journal.rows}) == [2, 4, 5]
     assert [record.round for record in result.journal.records] == [1, 2, 3, 4, 5]
 
@@ -283,7 +298,7 @@ LOGISTIC = 4 * (6 * 3 + 3)
 )
 def test_bytes_are_counted_by_hand(name: str, down: int, up: int) -> None:
     model = Classifier(nn.Identity(), nn.Linear(6, 3))
-    result = run(make_site(find(name).recipe(), module=model), Rounds(2, clients_per_round=3))
+    result = run(make_holdings(find(name).recipe(), module=model), Rounds(2, clients_per_round=3))
     assert [(r.bytes_down, r.bytes_up) for r in result.journal.records] == [(3 * down, 3 * up)] * 2
 
 
@@ -299,14 +314,14 @@ def test_the_recorded_loss_is_the_mean_over_participants() -> None:
     class Listening(OpenBackend):
         losses: tuple[float, ...] = ()
 
-        def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
-            outcomes = super().train(tasks)
-            self.losses = tuple(outcome.loss for outcome in outcomes)
-            return outcomes
+        def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+            answers = super().exchange(asks)
+            self.losses += tuple(answer.loss for answer in answers if answer.update)
+            return answers
 
-    site = method_site("fedavg")
-    backend = Listening(site)
-    result = run(site, 1, backend)
+    holdings = method_holdings("fedavg")
+    backend = Listening(holdings)
+    result = run(holdings, 1, backend)
     assert result.journal.records[0].train_loss == pytest.approx(sum(backend.losses) / 4)
 
 
@@ -315,18 +330,18 @@ def test_a_finished_stage_is_not_run_again() -> None:
         def resume(self, stage: str) -> Progress | None:
             return standard_run("fedavg").progress
 
-    site = method_site("fedavg")
+    holdings = method_holdings("fedavg")
     journal = Finished_()
-    assert federate(site, OpenBackend(site), Rounds(3), journal).round == 3
+    assert federate(holdings.plan, OpenBackend(holdings), Rounds(3), journal).round == 3
     assert journal.records == []
 
 
 def test_what_a_stage_was_handed_is_remembered_and_costs_something_once() -> None:
-    site = method_site("fedavg")
-    plain = run(site, 3).journal.records
+    holdings = method_holdings("fedavg")
+    plain = run(holdings, 3).journal.records
     handed = Handed({"told": {"c0/d": torch.tensor(0.5)}}, bytes_up=100, bytes_down=1000)
     journal = ListJournal()
-    progress = federate(site, OpenBackend(site), Rounds(3), journal, handed)
+    progress = federate(holdings.plan, OpenBackend(holdings), Rounds(3), journal, handed)
     assert progress.state.memory["told"]["c0/d"] == 0.5
     more_down = [r.bytes_down - p.bytes_down for r, p in zip(journal.records, plain, strict=True)]
     more_up = [r.bytes_up - p.bytes_up for r, p in zip(journal.records, plain, strict=True)]
@@ -337,7 +352,7 @@ def test_what_a_stage_was_handed_is_remembered_and_costs_something_once() -> Non
             return journal.states[0]
 
     again = Resuming()
-    federate(site, OpenBackend(site), Rounds(3), again, handed)
+    federate(holdings.plan, OpenBackend(holdings), Rounds(3), again, handed)
     assert again.records == journal.records[1:]
 
 
@@ -352,12 +367,12 @@ class Wanting(Uniform):
 
 
 def test_only_clients_the_weighting_wants_are_asked() -> None:
-    site = make_site(Recipe(aggregates=Mean(Wanting(("c1", "c3")))))
-    result = run(site, 2)
-    two = site.federation.with_data(
-        clients=(site.federation.clients[1], site.federation.clients[3])
+    holdings = make_holdings(Recipe(aggregates=Mean(Wanting(("c1", "c3")))))
+    result = run(holdings, 2)
+    two = holdings.federation.with_data(
+        clients=(holdings.federation.clients[1], holdings.federation.clients[3])
     )
-    others = run(make_site(Recipe(aggregates=Mean(Uniform())), two), 2)
+    others = run(make_holdings(Recipe(aggregates=Mean(Uniform())), two), 2)
     assert_same_bits(result.shared, others.shared)
     assert [(r.participants, r.bytes_down) for r in result.journal.records] == [
         (2, r.bytes_down) for r in others.journal.records
@@ -368,27 +383,38 @@ def test_a_sample_of_clients_is_drawn_among_those_that_are_wanted() -> None:
     class Listening(OpenBackend):
         asked: tuple[str, ...] = ()
 
-        def train(self, tasks: Sequence[TrainTask]) -> list[Outcome]:
-            self.asked += tuple(task.client for task in tasks)
-            return super().train(tasks)
+        def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+            self.asked += tuple(ask.client for ask in asks if ask.train)
+            return super().exchange(asks)
 
-    site = make_site(Recipe(aggregates=Mean(Wanting(("c1", "c3")))))
-    backend = Listening(site)
-    run(site, Rounds(12, clients_per_round=1), backend)
+    holdings = make_holdings(Recipe(aggregates=Mean(Wanting(("c1", "c3")))))
+    backend = Listening(holdings)
+    run(holdings, Rounds(12, clients_per_round=1), backend)
     assert len(backend.asked) == 12
     assert set(backend.asked) == {"c1", "c3"}
 
 
 def test_a_client_that_starts_apart_draws_a_model_of_its_own_once() -> None:
-    site = make_site(Recipe(keeps=EVERYTHING, starts_apart=True))
-    ann, again, bob = (site.begins_with(c, site.initial, {}) for c in ("c0", "c0", "c1"))
+    apart = Recipe(begins=Own(EVERYTHING, apart=True))
+    holdings, initial = make_holdings(apart), make_holdings(apart).plan.initial
+
+    def begun(client: str, private: Groups) -> Tensors:
+        return holdings.begins_with(client, initial, private, {}, trains=True)
+
+    ann, again, bob = (begun(client, {}) for client in ("c0", "c0", "c1"))
     assert_same_bits(ann, again)
     assert all(not torch.equal(ann[name], bob[name]) for name in ann)
-    assert all(not torch.equal(ann[name], site.initial[name]) for name in ann)
-    seeded = make_site(Recipe(keeps=EVERYTHING, starts_apart=True), seed=1)
-    assert not torch.equal(seeded.begins_with("c0", {}, {})["head.weight"], ann["head.weight"])
-    kept = run(site, 1).backend.private_of("c0")
-    assert_same_bits(site.begins_with("c0", site.initial, kept), kept["model"])
+    assert all(not torch.equal(ann[name], initial[name]) for name in ann)
+    seeded = make_holdings(apart, seed=1).begins_with("c0", {}, {}, {}, trains=True)
+    assert not torch.equal(seeded["head.weight"], ann["head.weight"])
+    kept = run(holdings, 1).backend.private_of("c0")
+    assert_same_bits(begun("c0", kept), kept["model"])
+
+
+def test_a_newcomer_is_scored_with_the_servers_model_where_clients_go_on_apart() -> None:
+    holdings = make_holdings(Recipe(begins=Own(EVERYTHING, apart=True)))
+    sent = {name: t + 1 for name, t in holdings.plan.initial.items()}
+    assert_same_bits(holdings.begins_with("c4", sent, {}, {}), sent)
 
 
 @dataclass(frozen=True)
@@ -404,27 +430,33 @@ class Size(Report):
         return Reported(sends={"size": {"n": size}}, keeps={"half": {"n": size / 2}})
 
 
+def handing(fails_at: str = "") -> Run:
+    """One finished round of a stage that ends with a report of sizes."""
+    holdings = method_holdings("fedavg")
+    plan = replace(holdings.plan, stage="before", hands_over=(Size(fails_at),))
+    return run(replace(holdings, plan=plan), 1)
+
+
 def test_a_finished_stage_hands_over_what_clients_say_and_keep() -> None:
     """Each is sent the model once more and answers with four bytes."""
-    result = run(method_site("fedavg"), 1)
-    stage = Stage("before", Recipe(), hands_over=(Size(),))
-    private, handed = hand_over(result.site, result.backend, stage, result.progress)
-    sizes = {c.name: float(len(c.train)) for c in result.site.federation.clients}
+    result = handing()
+    handed = hand_over(result.holdings.plan, result.backend, result.progress)
+    sizes = {c.name: float(len(c.train)) for c in result.holdings.federation.clients}
     assert {n: float(v) for n, v in handed.memory["size"].items()} == {
         f"{client}/n": size for client, size in sizes.items()
     }
-    assert {c: float(kept["half"]["n"]) for c, kept in private.items()} == {
-        client: size / 2 for client, size in sizes.items()
-    }
+    assert handed.kept == dict.fromkeys(sizes, "before-handed")
+    halves = {client: float(result.backend.private_of(client)["half"]["n"]) for client in sizes}
+    assert halves == {client: size / 2 for client, size in sizes.items()}
     assert handed.bytes_up == 4 * 4
     assert handed.bytes_down == result.journal.records[0].bytes_down
 
 
 def test_a_client_that_cannot_hand_over_ends_the_run_with_its_name() -> None:
-    result = run(method_site("fedavg"), 1)
-    stage = Stage("before", Recipe(), hands_over=(Size(fails_at="c2"),))
-    with pytest.raises(RunError, match=r"stage 'before', client 'c2': ValueError: not me\."):
-        hand_over(result.site, result.backend, stage, result.progress)
+    result = handing(fails_at="c2")
+    why = r"stage 'before', client 'c2': ValueError: not me \(report Size\)\."
+    with clients_may_fail(), pytest.raises(RunError, match=why):
+        hand_over(result.holdings.plan, result.backend, result.progress)
 
 
 @dataclass(frozen=True)
@@ -436,24 +468,28 @@ class Logits(Report):
             return Reported(sends={"logits": {"z": finished.model()(finished.samples()[0])}})
 
 
+def describing(holdings: Holdings, report: Report) -> Holdings:
+    return replace(holdings, plan=replace(holdings.plan, hands_over=(report,)))
+
+
 def test_descriptions_see_the_model_in_evaluation_mode_and_each_client_its_own() -> None:
     """Twenty clients on several threads, each sent another model."""
     federation = toy_federation([8] * 20)
-    site = make_site(Recipe(), federation, toy_model("batch-norm"))
+    holdings = describing(make_holdings(Recipe(), federation, toy_model("batch-norm")), Logits())
     sent = [
-        {n: t + 0.1 * k for n, t in site.initial.items() if t.is_floating_point()}
+        {n: t + 0.1 * k for n, t in holdings.plan.initial.items() if t.is_floating_point()}
         for k in range(20)
     ]
     tasks = [
-        DescribeTask(client.name, 1, model, (Logits(),))
+        DescribeTask(client.name, 1, model)
         for client, model in zip(federation.clients, sent, strict=True)
     ]
-    for client, model, outcome in zip(
-        federation.clients, sent, OpenBackend(site).describe(tasks), strict=True
-    ):
+    private: dict[str, Groups] = {client.name: {} for client in federation.clients}
+    outcomes = describe_clients(holdings, tasks, private)
+    for client, model, outcome in zip(federation.clients, sent, outcomes, strict=True):
         assert outcome.update is not None, outcome.error
         plain = toy_model("batch-norm").eval()
-        plain.load_state_dict({**site.initial, **model})
+        plain.load_state_dict({**holdings.plan.initial, **model})
         torch.testing.assert_close(
             outcome.update.reports["logits"]["z"], plain(federation.x[client.train])
         )
@@ -467,35 +503,38 @@ def test_a_description_that_raises_is_one_lost_answer() -> None:
                 raise ValueError("not me")
             return Reported()
 
-    site = method_site("fedavg")
-    tasks = [DescribeTask(f"c{k}", 1, site.initial, (Picky(),)) for k in range(4)]
-    outcomes = OpenBackend(site).describe(tasks)
-    assert [outcome.error for outcome in outcomes] == [None, "ValueError: not me", None, None]
+    holdings = describing(method_holdings("fedavg"), Picky())
+    tasks = [DescribeTask(f"c{k}", 1, holdings.plan.initial) for k in range(4)]
+    with clients_may_fail():
+        outcomes = describe_clients(holdings, tasks, {task.client: {} for task in tasks})
+    why = "ValueError: not me (report Picky)"
+    assert [outcome.error for outcome in outcomes] == [None, why, None, None]
 
 
 def test_an_adapted_model_is_fine_tuned_plainly_on_the_clients_data() -> None:
     """Two epochs of the head alone, from the model that was sent, which stays as it is."""
-    site = method_site("fedavg")
-    backend = OpenBackend(site)
-    sent = copied(site.initial)
+    holdings = method_holdings("fedavg")
     adapt = Adapt((Phase(trains=only("head"), epochs=2, lr=0.2),))
-    clients = [*site.federation.clients, *site.federation.unseen]
-    tasks = [ScoreTask(c.name, 5, sent, "global", ("test",), adapt) for c in clients]
-    for client, scored in zip(clients, backend.score(tasks), strict=True):
+    holdings = replace(holdings, plan=replace(holdings.plan, adapts=(adapt,)))
+    sent = copied(holdings.plan.initial)
+    clients = [*holdings.federation.clients, *holdings.federation.unseen]
+    tasks = [ScoreTask(c.name, 5, sent, "global", ("test",), 0) for c in clients]
+    for client, looked in zip(clients, look(holdings, tasks, {}), strict=True):
         model = toy_model()
         optimiser = torch.optim.SGD(model.head.parameters(), lr=0.2)
         plan = schedule(client.train, (0, "main", "adapt", 0, client.name, 5), 8, 2, True)
         for positions, mask in zip(plan.positions, plan.mask, strict=True):
             rows = torch.from_numpy(client.train[positions[mask > 0]])
             optimiser.zero_grad()
-            loss = F.cross_entropy(model(site.federation.x[rows]), site.federation.y[rows])
+            loss = F.cross_entropy(model(holdings.federation.x[rows]), holdings.federation.y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-        assert_close(scored.tensors, copied(model.state_dict()), 1e-5)
-        logits = model(site.federation.x[client.test])
-        right = (logits.argmax(dim=1) == site.federation.y[client.test]).float().mean()
-        assert scored.scores["test"]["accuracy"] == pytest.approx(float(right), abs=1e-6)
-    assert_same_bits(sent, site.initial)
+        assert_close(looked.model, copied(model.state_dict()), 1e-5)
+        logits = model(holdings.federation.x[client.test])
+        right = (logits.argmax(dim=1) == holdings.federation.y[client.test]).float().mean()
+        found = scored(holdings, looked).scores
+        assert found["test"]["accuracy"] == pytest.approx(float(right), abs=1e-6)
+    assert_same_bits(sent, holdings.plan.initial)
 
 
 def test_shots_are_a_seeded_few_of_every_class() -> None:
@@ -521,10 +560,10 @@ def test_an_unseen_client_of_fedbn_takes_its_statistics_from_its_own_inputs(coun
         unseen=(Client("eve", rows, test=rows[:10]),),
         environment=None,
     )
-    result = run(method_site("fedbn", "batch-norm", federation=federation), 1)
+    result = run(method_holdings("fedbn", "batch-norm", federation=federation), 1)
     task = ScoreTask("eve", 1, result.shared, "personal", ("test",))
-    (scored,) = result.backend.score([task])
+    (looked,) = look(result.holdings, [task], {})
     outputs = extra @ result.shared["body.0.weight"].T
-    mean, variance = scored.tensors["body.1.running_mean"], scored.tensors["body.1.running_var"]
+    mean, variance = looked.model["body.1.running_mean"], looked.model["body.1.running_var"]
     torch.testing.assert_close(mean, outputs.mean(dim=0), rtol=0.02, atol=0.02)
     torch.testing.assert_close(variance, outputs.var(dim=0), rtol=0.02, atol=0.02)

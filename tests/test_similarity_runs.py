@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import assert_close, make_site, method_site, toy_federation
+from helpers import assert_close, make_holdings, method_holdings, toy_federation
 from helpers import run as run_toy
 
 from fedskew import run
@@ -19,7 +19,7 @@ from fedskew.parts.report import Finished, Reported
 from fedskew.parts.similarity import Fingerprint
 from fedskew.recipe import find
 from fedskew.report.figures import matrix_series
-from fedskew.server import Rounds, has_personal_models
+from fedskew.server import Rounds
 
 QUICK: dict[str, Any] = {"model": {"name": "mlp", "hidden": [8]}, "train": {"rounds": 6}}
 
@@ -90,7 +90,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_unseen_clients_are_scored_with_the_plain_mean() -> None:
-    result = run_toy(method_site("fedshibu"))
+    result = run_toy(method_holdings("fedshibu"))
     state = result.progress.state
     assert state.sent_to("c4") is state.shared
     personal, shared = (
@@ -101,8 +101,8 @@ def test_unseen_clients_are_scored_with_the_plain_mean() -> None:
 
 
 def test_with_partial_participation_everybody_seen_so_far_moves_on() -> None:
-    site = method_site("fedshibu")
-    result = run_toy(site, Rounds(6, clients_per_round=2))
+    holdings = method_holdings("fedshibu")
+    result = run_toy(holdings, Rounds(6, clients_per_round=2))
     seen = set().union(*(p.state.personal.keys() for p in result.journal.states))
     assert seen == {"c0", "c1", "c2", "c3"}
     before, after = (result.journal.states[i].state for i in (-2, -1))
@@ -111,11 +111,11 @@ def test_with_partial_participation_everybody_seen_so_far_moves_on() -> None:
         if not torch.equal(before.personal[c]["body.0.weight"], after.personal[c]["body.0.weight"])
     ]  # fmt: skip
     assert len(moved) > 2
-    assert has_personal_models(site)
+    assert holdings.plan.has_personal_models
 
 
 def test_found_groups_work_with_partial_participation() -> None:
-    result = run_toy(method_site("grouped"), Rounds(6, clients_per_round=2))
+    result = run_toy(method_holdings("grouped"), Rounds(6, clients_per_round=2))
     assert set(result.progress.state.memory["group"]) == {"c0", "c1", "c2", "c3"}
 
 
@@ -131,7 +131,7 @@ class NotANumber(Fingerprint):
 
 def test_a_client_that_reports_nan_is_left_out_and_named() -> None:
     recipe = replace(find("fedshibu").recipe(), reports=(NotANumber(),))
-    result = run_toy(make_site(recipe), 2)
+    result = run_toy(make_holdings(recipe), 2)
     record = result.journal.records[-1]
     assert record.failures == {"c1": "its report v is not finite"}
     assert record.participants == 3
@@ -151,11 +151,11 @@ def tiny_clients() -> Federation:
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 def test_clients_with_nothing_to_compare_keep_to_themselves(debiased: bool, kernel: str) -> None:
     knobs = {"mode": "feature", "debiased": debiased, "kernel": kernel}
-    result = run_toy(method_site("fedshibu", knobs=knobs, federation=tiny_clients()), 2)
+    result = run_toy(method_holdings("fedshibu", knobs=knobs, federation=tiny_clients()), 2)
     for client in ("one", "same"):
         assert result.progress.state.measured[client]["self_weight"] == 1.0
     local = run_toy(
-        method_site("self-mix", knobs={"self_weight": 1.0}, federation=tiny_clients()), 2
+        method_holdings("self-mix", knobs={"self_weight": 1.0}, federation=tiny_clients()), 2
     )
     assert_close(result.model_of("one"), local.model_of("one"), 1e-6)
 

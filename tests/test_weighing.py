@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedskew.weighing import SAMPLE_WEIGHTS, agreement, load_weights, save, told
 from helpers import toy_federation
 from scipy import stats
 from torch import Tensor
@@ -17,7 +18,6 @@ from fedskew.data.federation import Federation
 from fedskew.errors import RunError
 from fedskew.parts.ratio import ALL_EQUAL, FINE
 from fedskew.parts.report import Groups
-from fedskew.weighing import SAMPLE_WEIGHTS, agreement, load_weights, save, told
 
 
 def kept(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedskew.weighing import SAMPLE_WEIGHTS, save, told
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
@@ -20,7 +21,6 @@ from fedskew.report import weights as drawn
 from fedskew.report.figures import draw_run
 from fedskew.report.terminal import run_summary
 from fedskew.store import read_json, write_json
-from fedskew.weighing import SAMPLE_WEIGHTS, save, told
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic", "train": {"rounds": 1}, "federation": {"clients": 4},

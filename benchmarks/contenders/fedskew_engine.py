@@ -13,18 +13,19 @@ from torch import Tensor, nn
 from benchmarks.models import BetaVae, Made
 from benchmarks.protocol import Reply, serve
 from benchmarks.workloads import WORKLOADS, Data, Workload, load
-from fedskew.backends import Backend
-from fedskew.backends.local import LocalBackend
 from fedskew.client import ScoreTask
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
+from fedskew.federate.backends import Backend
+from fedskew.federate.backends.local import LocalBackend
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.plan import Settings
 from fedskew.models.made import BernoulliMade
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
 from fedskew.recipe import Recipe, find
 from fedskew.score import CENTRAL, Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate, score_tasks
-from fedskew.site import Settings, Site
 
 
 class NoisyBetaVae(BetaVae):
@@ -90,13 +91,13 @@ class Engine:
     def setup(self, workload: str, clients: int | None) -> Reply:
         self.workload = WORKLOADS[workload]
         data = load(workload, clients)
-        self.site = _site(self.workload, data)
-        self.backend = LocalBackend(self.site)
+        self.holdings = _site(self.workload, data)
+        self.backend = LocalBackend(self.holdings)
         self.journal = _Counter()
         return {
             "versions": {"torch": torch.__version__},
             "real_data": data.real,
-            "plan": self.site.plan.as_dict(),
+            "plan": self.holdings.plan.execution.as_dict(),
         }
 
     def train_rounds(self, rounds: int) -> None:
@@ -107,7 +108,7 @@ class Engine:
         scored = 1 if self.workload.apart else never
         try:
             federate(
-                self.site,
+                self.holdings,
                 self.backend,
                 Rounds(never, clients_per_round=self.workload.per_round, score_every=scored),
                 self.journal,
@@ -118,7 +119,7 @@ class Engine:
     def evaluate(self) -> float:
         assert self.journal.progress is not None
         if self.workload.apart:
-            tasks = score_tasks(self.site, self.journal.progress.state, 0)
+            tasks = score_tasks(self.holdings, self.journal.progress.state, 0)
             results = self.backend.score([task for _, task in tasks])
             return fmean(result.scores["validation"]["loss"] for result in results)
         shared = self.journal.progress.state.shared
@@ -130,7 +131,7 @@ class Engine:
         """Nothing was started."""
 
 
-def _site(workload: Workload, data: Data) -> Site:
+def _site(workload: Workload, data: Data) -> Holdings:
     x, y = torch.cat([data.x, data.test_x]), torch.cat([data.y, data.test_y])
     held_out = data.held_out or (torch.empty(0, dtype=torch.int64),) * len(data.clients)
     parts = zip(data.clients, held_out, strict=True)
@@ -154,7 +155,7 @@ def _site(workload: Workload, data: Data) -> Site:
             ours.data.copy_(theirs.data)
         # The very stage FedDisk trains them in, with its look at what is held out.
         recipe = find("feddisk").recipe().prepares[-1].recipe
-    return Site(
+    return Holdings(
         federation=federation,
         recipe=recipe,
         module=module.train(),

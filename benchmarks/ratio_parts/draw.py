@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,7 +24,6 @@ from benchmarks.ratio_parts.measure import (
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
 from fedskew.report.canvas import GREY, PALETTE, blank_figure, clean
 from fedskew.store import write_atomically, write_csv
-from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
 
 COLOURS = dict(zip(ESTIMATORS, PALETTE, strict=False))
 MARKS = dict(zip(ESTIMATORS, ("o-", "s--", "^-.", "D:"), strict=True))

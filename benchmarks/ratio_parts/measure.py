@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
 from numpy.typing import NDArray
 
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
@@ -19,7 +20,6 @@ from fedskew.runner import Shelf
 from fedskew.store import read_json
 from fedskew.suites.machine import UNKNOWN
 from fedskew.suites.measure import MADE_WITH
-from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
 
 MEASURES = (
     "pearson", "spearman", "slope", "effective", "true_effective", "error", "apart", "equal",

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.errors import DataError
-
-Indices = NDArray[np.int64]
+from fedskew.types import Indices as Indices
 
 
 def _no_samples() -> Indices:

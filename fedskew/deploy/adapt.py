@@ -13,7 +13,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from fedskew.client import ScoreTask
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Client, Federation, Indices
 from fedskew.deploy.confidence import ACCURACY, check_share
@@ -30,15 +29,18 @@ from fedskew.deploy.model import (
     run_model,
     validation_threshold,
 )
+from fedskew.deploy.newcomer import newcomers
 from fedskew.deploy.preparation import SamplePreparation, preparation_of
 from fedskew.deploy.samples import Samples, prepared, read_samples
 from fedskew.errors import ConfigError, DataError, RunError
-from fedskew.experiment import MAIN, Run, adaptations, make_site
+from fedskew.experiment import Run
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.planning import MAIN
+from fedskew.federate.tasks import ScoreTask
 from fedskew.folder import RunFolder
 from fedskew.parts.report import PERSONAL, SHARED, Groups
-from fedskew.recipe import Adapt, Stage, find
-from fedskew.scoring import score_clients
-from fedskew.site import Site
+from fedskew.recipe import Adapt, find
+from fedskew.scoring import look
 
 NEWCOMER = "newcomer"
 EPOCHS = 10
@@ -85,13 +87,14 @@ def adapt(
         "fine_tune_part": part, "fine_tune_lr": lr, "fine_tune_patience": patience,
     }  # fmt: skip
     config = _with_settings(finished.config, wanted)
-    site = _site(config, samples, labels, preparation)
-    (how,) = adaptations(config, site)
-    start = of_run(finished, _start(finished, site, client), preparation, client)
+    holdings = _holdings(config, samples, labels, preparation)
+    (how,) = holdings.plan.adapts
+    start = of_run(finished, _start(finished, holdings, client), preparation, client)
     # Only now: what nobody has trained yet is drawn by the run's own seed.
-    site = site if seed is None else replace(site, seed=seed)
-    module = _adapted(site, start, how, own=client is not None)
-    told = _told(how, site, labels, preparation)
+    if seed is not None:
+        holdings = replace(holdings, plan=replace(holdings.plan, seed=seed))
+    module = _adapted(holdings, start, own=client is not None)
+    told = _told(how, holdings, labels, preparation)
     for when, model in (("before", start.module), ("after", module)):
         told[f"right_{when}"] = _right(model, samples, labels)
     scored = _tuning(config) == _tuning(finished.config)
@@ -134,9 +137,9 @@ def _with_settings(config: Config, wanted: dict[str, Any]) -> Config:
     return make_config({**values, "device": "cpu"})
 
 
-def _site(
+def _holdings(
     config: Config, samples: Samples, labels: Indices, preparation: SamplePreparation
-) -> Site:
+) -> Holdings:
     """What the newcomer works with: the run's recipe and settings, and its own samples alone."""
     federation = Federation(
         "the new client's samples",
@@ -145,12 +148,10 @@ def _site(
         preparation.class_names,
         (Client(NEWCOMER, np.arange(len(labels))),),
     )
-    recipe = find(config.method.name).recipe(**config.method.knobs)
-    # Nothing is sent to a server: there is nothing to report, and nobody who invents data.
-    return make_site(config, federation, Stage(MAIN, replace(recipe, reports=(), invents=None)))
+    return newcomers(config, federation)
 
 
-def _start(run: Run, site: Site, client: str | None) -> nn.Module:
+def _start(run: Run, holdings: Holdings, client: str | None) -> nn.Module:
     """The model to begin with: a client's own, the global one, or what newcomers are sent.
 
     Where clients keep parts to themselves, a newcomer has these as they were before training.
@@ -158,22 +159,22 @@ def _start(run: Run, site: Site, client: str | None) -> nn.Module:
     if client is not None or has_global(run):
         return run_model(run, client)
     module = empty_model(about_run(run))
-    sent = RunFolder(run.path).selected(MAIN)[0].state.sent_to(NEWCOMER)
-    module.load_state_dict(site.received(sent, {}))
+    sent = RunFolder(run.path).selected(MAIN).state.sent_to(NEWCOMER)
+    module.load_state_dict({**holdings.plan.initial, **sent})
     return module.eval()
 
 
-def _adapted(site: Site, start: Deployed, how: Adapt, own: bool) -> nn.Module:
+def _adapted(holdings: Holdings, start: Deployed, own: bool) -> nn.Module:
     """The model after its adaptation; a run scores clients it has never seen in just this way."""
     tensors = dict(start.module.state_dict())
     # Whoever begins with a client's own model has that client's BatchNorm statistics too.
     private: Groups = {PERSONAL: tensors, SHARED: {}} if own else {}
-    task = ScoreTask(NEWCOMER, int(start.about["round"]), tensors, "personal", (), how)
-    (scored,) = score_clients(site, [task], {NEWCOMER: private})
-    if scored.error:
-        raise RunError(f"the model could not be adapted: {scored.error}.")
+    task = ScoreTask(NEWCOMER, int(start.about["round"]), tensors, "personal", (), adapt=0)
+    (looked,) = look(holdings, [task], {NEWCOMER: private})
+    if looked.error:
+        raise RunError(f"the model could not be adapted: {looked.error}.")
     module = copy.deepcopy(start.module)
-    module.load_state_dict(scored.tensors)
+    module.load_state_dict(looked.model)
     return module.eval()
 
 
@@ -213,10 +214,10 @@ def _free(out: Path) -> Path:
 
 
 def _told(
-    how: Adapt, site: Site, labels: Indices, preparation: SamplePreparation
+    how: Adapt, holdings: Holdings, labels: Indices, preparation: SamplePreparation
 ) -> dict[str, Any]:
     """How a model was adapted, in plain values."""
-    phases = [site.training(phase) for phase in how.phases]
+    phases = [holdings.training(phase) for phase in how.phases]
     trained = {name.partition(".")[0] for phase in phases for name in phase.trained}
     counts = np.bincount(labels, minlength=len(preparation.class_names)).tolist()
     named = dict(zip(preparation.class_names, counts, strict=True))
@@ -230,5 +231,5 @@ def _told(
         "patience": how.patience,
         "parts": sorted(trained),
         "lr": phases[-1].optimiser.lr,
-        "seed": site.seed,
+        "seed": holdings.plan.seed,
     }

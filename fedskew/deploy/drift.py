@@ -15,24 +15,25 @@ import torch
 from numpy.typing import NDArray
 
 from fedskew.adapting import shots as labelled
-from fedskew.client import Scored, ScoreTask
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Client, Federation, Indices
 from fedskew.data.skew import rotate
 from fedskew.deploy.adapt import EPOCHS
 from fedskew.deploy.confidence import ACCURACY, check_share
 from fedskew.deploy.model import finished_run
+from fedskew.deploy.newcomer import newcomers
 from fedskew.deploy.preparation import run_federation
 from fedskew.deploy.watch import Counted, Trust, is_more, owned_by, sent_to, trust_in
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, DataError, RunError, unknown
-from fedskew.experiment import MAIN, Run, adaptations, make_site
+from fedskew.experiment import Run
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.tasks import ScoreTask
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
-from fedskew.recipe import Adapt, Stage, find
+from fedskew.recipe import Adapt, find
 from fedskew.report.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport, Moment
-from fedskew.scoring import score_clients
-from fedskew.site import Site
+from fedskew.scoring import Looked, look, scored
 
 ANGLES = tuple(range(0, 181, 15))
 
@@ -72,23 +73,23 @@ def drift(
         if share is not None:
             check_share(name, share)
     config = _with_shots(finished.config, shots)
-    home = _site(config, federation)
-    (how,) = adaptations(config, home)
+    home = newcomers(config, federation)
+    (how,) = home.plan.adapts
     own = who in federation.clients and _has_own_models(finished)
-    before, after = (
-        trust_in(finished, home, each, own, threshold, accuracy) for each in (None, how)
-    )
+    before, after = (trust_in(finished, home, each, own, threshold, accuracy) for each in (None, 0))
     start = owned_by(finished, who.name) if own else sent_to(finished, home, who.name)
     walkers: dict[str, _Walker] = {}
     moments: list[Moment] = []
     windows = _windows(who.test, window or len(who.test), len(angles), seed)
     for step, (angle, rows) in enumerate(zip(angles, windows, strict=True)):
-        site = _turned(config, federation, who, rows, float(angle), torch_seed(seed, "drift", step))
+        holdings = _turned(
+            config, federation, who, rows, float(angle), torch_seed(seed, "drift", step)
+        )
         if step == 0:
-            start = start if own else _at_home(site, who.name, start)
+            start = start if own else _at_home(holdings, who.name, start)
             walkers = {name: _Walker(name, start, start, before.threshold) for name in STRATEGIES}
         for name, walker in walkers.items():
-            walkers[name], moment = _walked(site, walker, how, after, step, float(angle))
+            walkers[name], moment = _walked(holdings, walker, how, after, step, float(angle))
             moments.append(moment)
     report = DriftReport(finished.path.resolve().name, who.name, shots, how.label, tuple(moments))
     if out is not None:
@@ -107,72 +108,74 @@ class _Walker:
 
 
 def _walked(
-    site: Site, walker: _Walker, how: Adapt, trust: Trust, step: int, angle: float
+    holdings: Holdings, walker: _Walker, how: Adapt, trust: Trust, step: int, angle: float
 ) -> tuple[_Walker, Moment]:
     """A client after one window, and what it did there."""
-    (client,) = site.federation.clients
-    first = _answered(site, client.name, walker.model, None, step)
+    (client,) = holdings.federation.clients
+    first = _answered(holdings, client.name, walker.model, None, step)
     now = _counted(first, walker.threshold)
     # Not more than before, but more than after adapting: else labels would not help.
     noticed = is_more(now, trust.usual)
     adapts = {NEVER: False, ONCE: step == 0, LOOP: noticed, CONTINUED: noticed}[walker.strategy]
     last, asked, further = first, 0, walker
+
+    def accuracy_of(found: Looked) -> float:
+        return scored(holdings, found).scores["test"]["accuracy"]
+
     if adapts:
         model = walker.original if walker.strategy == LOOP else walker.model
-        last = _answered(site, client.name, model, how, step)
-        asked = _labels(site, client, how)
-        further = replace(walker, model=last.tensors, threshold=trust.threshold)
+        last = _answered(holdings, client.name, model, 0, step)
+        asked = _labels(holdings, client, how)
+        further = replace(walker, model=last.model, threshold=trust.threshold)
     return further, Moment(
         step, angle, walker.strategy, now.samples, walker.threshold, now.share,
-        trust.usual.share, noticed, asked, first.scores["test"]["accuracy"],
-        last.scores["test"]["accuracy"],
+        trust.usual.share, noticed, asked, accuracy_of(first),
+        accuracy_of(last),
     )  # fmt: skip
 
 
-def _answered(site: Site, client: str, model: Tensors, how: Adapt | None, step: int) -> Scored:
+def _answered(
+    holdings: Holdings, client: str, model: Tensors, adapt: int | None, step: int
+) -> Looked:
     """A client's answers to its test samples, after adaptation where it is told how."""
     # The model is taken as it is, BatchNorm statistics and all.
     private: Mapping[str, Groups] = {client: {PERSONAL: model, SHARED: {}}}
-    task = ScoreTask(client, step, model, "personal", ("test",), how, samples=True)
-    (found,) = score_clients(site, [task], private)
+    task = ScoreTask(client, step, model, "personal", ("test",), adapt)
+    (found,) = look(holdings, [task], private)
     if found.error:
         raise RunError(f"client {client!r} could not be adapted: {found.error}.")
     return found
 
 
-def _labels(site: Site, client: Client, how: Adapt) -> int:
+def _labels(holdings: Holdings, client: Client, how: Adapt) -> int:
     """How many labels an adaptation takes: fewer where a class has not so many samples."""
     assert how.shots is not None
-    return len(labelled(client.train, site.federation.y, how.shots, site.seed, client.name))
+    return len(
+        labelled(client.train, holdings.federation.y, how.shots, holdings.plan.seed, client.name)
+    )
 
 
-def _counted(found: Scored, threshold: float) -> Counted:
-    confidence = found.samples["test"]["confidence"]
+def _counted(found: Looked, threshold: float) -> Counted:
+    confidence = found.values["test"]["confidence"]
     return Counted(int((confidence < threshold).sum()), len(confidence))
 
 
 def _turned(
     config: Config, federation: Federation, who: Client, window: Indices, angle: float, seed: int
-) -> Site:
+) -> Holdings:
     """The client alone with its samples of the moment: training samples to ask about, a window."""
     rows = np.concatenate([who.train, window])
     images = rotate(federation.x[rows], torch.full((len(rows),), angle))
     place = np.arange(len(rows))
     now = Client(who.name, place[: len(who.train)], test=place[len(who.train) :])
     alone = Federation(federation.name, images, federation.y[rows], federation.class_names, (now,))
-    return _site(config.model_copy(update={"seed": seed}), alone)
+    return newcomers(config.model_copy(update={"seed": seed}), alone)
 
 
-def _site(config: Config, federation: Federation) -> Site:
-    recipe = find(config.method.name).recipe(**config.method.knobs)
-    # Nothing is sent to a server: there is nothing to report, and nobody who invents data.
-    return make_site(config, federation, Stage(MAIN, replace(recipe, reports=(), invents=None)))
-
-
-def _at_home(site: Site, client: str, model: Tensors) -> Tensors:
+def _at_home(holdings: Holdings, client: str, model: Tensors) -> Tensors:
     """The run's model as a newcomer first has it, with BatchNorm statistics of its own."""
-    (found,) = score_clients(site, [ScoreTask(client, 0, model, "personal", ())], {})
-    return found.tensors
+    (found,) = look(holdings, [ScoreTask(client, 0, model, "personal", ())], {})
+    return found.model
 
 
 def _windows(rows: Indices, size: int, count: int, seed: int) -> Iterator[Indices]:

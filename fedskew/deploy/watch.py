@@ -7,18 +7,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedskew.client import ScoreTask
 from fedskew.deploy.adapt import NEWCOMER
 from fedskew.deploy.confidence import choose_threshold
 from fedskew.deploy.model import has_global, run_model
 from fedskew.errors import DataError, RunError
-from fedskew.experiment import MAIN, Run
+from fedskew.experiment import Run
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.planning import MAIN
+from fedskew.federate.tasks import ScoreTask
 from fedskew.folder import RunFolder
 from fedskew.parts.objective import ANSWERS, Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
-from fedskew.recipe import Adapt
-from fedskew.scoring import score_clients
-from fedskew.site import Site
+from fedskew.scoring import look
 
 CHANCE = 0.05
 """A client asks when chance would make it unsure so often in fewer cases than this."""
@@ -60,35 +60,39 @@ class Trust(NamedTuple):
 
 
 def trust_in(
-    run: Run, site: Site, how: Adapt | None, own: bool, threshold: float | None, accuracy: float
+    run: Run,
+    holdings: Holdings,
+    adapt: int | None,
+    own: bool,
+    threshold: float | None,
+    accuracy: float,
 ) -> Trust:
     """How sure models like the client's are of validation samples, as they are or adapted.
 
     Seen clients stand in for it: each begins with what it would begin with, and adapts alike.
     """
-    holders = [client for client in site.federation.clients if len(client.validation)]
+    holders = [client for client in holdings.federation.clients if len(client.validation)]
     places = np.linspace(0, len(holders) - 1, min(REFERENCES, len(holders))).round().astype(int)
     names = [holders[i].name for i in places]
-    common = None if own else sent_to(run, site, NEWCOMER)
+    common = None if own else sent_to(run, holdings, NEWCOMER)
     models = {name: common or owned_by(run, name) for name in names}
     # As the run itself scores adapted models, bit for bit.
     number = int(run.result["selected_round"])
     tasks = [
-        ScoreTask(name, number, models[name], "personal", ("validation",), how, samples=True)
-        for name in names
+        ScoreTask(name, number, models[name], "personal", ("validation",), adapt) for name in names
     ]
     private: dict[str, Groups] = {
         name: {PERSONAL: models[name], SHARED: {}} if own else {} for name in names
     }
-    scored = score_clients(site, tasks, private)
-    if not scored:
+    looked = look(holdings, tasks, private)
+    if not looked:
         raise DataError(
             f"{run.path} has no validation samples to learn from how sure its models are: set "
             "federation.validation for the run."
         )
-    found = [each.samples["validation"] for each in scored if not each.error]
+    found = [each.values["validation"] for each in looked if not each.error]
     if not found:
-        raise RunError(f"no client's model could be adapted: {scored[0].error}.")
+        raise RunError(f"no client's model could be adapted: {looked[0].error}.")
     if not set(ANSWERS) <= found[0].keys():
         raise RunError(f"{run.path} has no classifier, so there are no answers to be unsure of.")
     confidence, label, predicted = (
@@ -105,8 +109,9 @@ def owned_by(run: Run, client: str) -> Tensors:
     return dict(run_model(run, client).state_dict())
 
 
-def sent_to(run: Run, site: Site, client: str) -> Tensors:
+def sent_to(run: Run, holdings: Holdings, client: str) -> Tensors:
     """What a newcomer gets: the global model, or what is shared and the rest as yet untrained."""
     if has_global(run):
         return dict(run_model(run).state_dict())
-    return site.received(RunFolder(run.path).selected(MAIN)[0].state.sent_to(client), {})
+    sent = RunFolder(run.path).selected(MAIN).state.sent_to(client)
+    return {**holdings.plan.initial, **sent}

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.data.federation import Indices
 from fedskew.engine.streams import stream
+from fedskew.types import Indices
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedskew.data.federation import Indices
 from fedskew.engine.batches import Schedule, schedule
-from fedskew.engine.graph import Graphs, Step, TracedStep, for_each_client, leaves
+from fedskew.engine.graph import Graphs, PlainStep, Step, TracedStep, for_each_client, leaves
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
+from fedskew.errors import locate
+from fedskew.types import Indices
 
 Tensors = dict[str, Tensor]
 Tree = Any
@@ -64,7 +66,8 @@ class Training:
     ``gradient`` is written for one client: from its trained tensors, fixed ones, context and a
     batch to the gradients in the order of the trained tensors, the loss, and the buffers in the
     order of ``buffers`` and the memory in its own. Each step is traced once per shape and kept
-    here. ``memory`` is what a client's objective remembers before its first step.
+    here, unless the training is ``plain``: then every step is called as it is written, in the
+    calling thread. ``memory`` is what a client's objective remembers before its first step.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Training:
         counts_steps: bool = False,
         drops: bool = False,
         graphs: Graphs | None = None,
+        plain: bool = False,
     ) -> None:
         self.trained, self.buffers = trained, buffers
         self.optimiser, self.batch_size, self.epochs = optimiser, batch_size, epochs
@@ -96,7 +100,10 @@ class Training:
         self.memory = memory or {}
         self.noise, self.counts_steps, self.drops = noise, counts_steps, drops
         self._gradient = for_each_client(gradient)
-        self.step = TracedStep(self._step, optimiser.is_plain, graphs)
+        self.plain = plain
+        self.step = (
+            PlainStep(self._step) if plain else TracedStep(self._step, optimiser.is_plain, graphs)
+        )
 
     def _step(
         self,
@@ -119,7 +126,8 @@ def train(works: Sequence[Work], training: Training) -> list[Trained | Exception
     """Train every client; the results stand in the order of ``works``.
 
     Clients with the most steps go first, so that those of one chunk finish together. A chunk that
-    raises is tried again client by client, so that only the guilty one is lost.
+    raises is tried again client by client, so that only the guilty one is lost; its exception
+    says at which batch it was raised.
     """
     plans = {
         work.name: schedule(
@@ -136,13 +144,15 @@ def train(works: Sequence[Work], training: Training) -> list[Trained | Exception
         members = [works[i] for i in chunk]
         try:
             return [*_train_chunk(members, [plans[w.name] for w in members], training)]
+        except BdbQuit:
+            raise
         except Exception as error:
             if len(chunk) == 1:
                 return [error]
             return [result for i in chunk for result in attempt([i])]
 
     results: list[Trained | Exception] = [RuntimeError("never trained")] * len(works)
-    for chunk, outcome in zip(chunks, in_workers(attempt, chunks), strict=True):
+    for chunk, outcome in zip(chunks, in_workers(attempt, chunks, training.plain), strict=True):
         for i, result in zip(chunk, outcome, strict=True):
             results[i] = result
     return results
@@ -163,7 +173,11 @@ def _train_chunk(
                 results += stack.results(active, active + 1, step, Tensor.clone)
             if active <= stack.size // 2:
                 stack.narrow(active)
-            stack.step(step)
+            try:
+                stack.step(step)
+            except Exception as error:
+                locate(error, f"batch {step + 1} of {plans[0].steps}")
+                raise
         results += stack.results(0, active, plans[0].steps)[::-1]
     return results[::-1]
 
@@ -370,9 +384,14 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(cores or 1, "fedskew", initializer=lambda: torch.set_num_threads(1))
 
 
-def in_workers(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Map over worker threads, one a core; results keep the order of the items."""
+def in_workers(
+    function: Callable[[Item], Result], items: Sequence[Item], here: bool = False
+) -> list[Result]:
+    """Map over worker threads, one a core; results keep the order of the items.
+
+    ``here`` maps in the calling thread instead, where a debugger can stop.
+    """
     with one_intra_op_thread():
-        if len(items) == 1:
-            return [function(items[0])]
+        if here or len(items) == 1:
+            return [function(item) for item in items]
         return list(_pool().map(function, items))

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.data.federation import Indices
 from fedskew.engine.cohort import in_workers
 from fedskew.engine.streams import stream
+from fedskew.errors import locate
+from fedskew.types import Indices
 
 Tensors = dict[str, Tensor]
 Scores = dict[str, float]
@@ -21,7 +22,10 @@ Scores = dict[str, float]
 
 @dataclass(frozen=True)
 class Question:
-    """How good are these tensors on these rows? ``key`` fixes the noise of a sampled model."""
+    """How good are these tensors on these rows?
+
+    ``key`` fixes the noise of a sampled model; its last entry says whose rows they are.
+    """
 
     tensors: Tensors
     rows: Indices
@@ -59,6 +63,8 @@ class Scoring:
     x: Tensor
     y: Tensor
     batch_size: int = 256
+    plain: bool = False
+    """Whether to work in the calling thread, where a debugger can stop."""
 
 
 def evaluate(questions: Sequence[Question], scoring: Scoring) -> list[Scores]:
@@ -92,10 +98,16 @@ def sample_values(questions: Sequence[Question], scoring: Scoring) -> list[Tenso
     def answer(job: tuple[int, slice]) -> Tensors:
         g, here = job
         rows, noise = gathered[g]
-        return _score(questions[groups[g][0]].tensors, rows[here], _at(noise, here), scoring)
+        try:
+            return _score(questions[groups[g][0]].tensors, rows[here], _at(noise, here), scoring)
+        except Exception as error:
+            whose = _whose([questions[i] for i in groups[g]], here)
+            batch, batches = here.start // scoring.batch_size, -(-len(rows) // scoring.batch_size)
+            locate(error, f"scoring {whose}, batch {batch + 1} of {batches}")
+            raise
 
     found: list[dict[str, list[Tensor]]] = [{} for _ in groups]
-    for (g, _), values in zip(jobs, in_workers(answer, jobs), strict=True):
+    for (g, _), values in zip(jobs, in_workers(answer, jobs, scoring.plain), strict=True):
         for metric, value in values.items():
             found[g].setdefault(metric, []).append(value)
     results: list[Tensors] = [{}] * len(questions)
@@ -123,6 +135,17 @@ def _gather(questions: Sequence[Question], scoring: Scoring) -> tuple[Tensor, Te
         ]
         noise[kind] = torch.from_numpy(np.concatenate(draws)).to(scoring.x.device)
     return rows.to(scoring.x.device), noise
+
+
+def _whose(questions: Sequence[Question], here: slice) -> str:
+    """Who has samples in this part of some questions' rows, in words."""
+    ends = np.cumsum([len(question.rows) for question in questions])
+    names: dict[str | int, None] = {}
+    for question, end in zip(questions, ends, strict=True):
+        if end - len(question.rows) < here.stop and end > here.start:
+            names[question.key[-1]] = None
+    shown = ", ".join(repr(name) if name else "the central test set" for name in [*names][:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _at(noise: Tensors, here: slice) -> Tensors:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -27,7 +28,10 @@ Step = Callable[..., list[Tensor]]
 Run = Callable[..., Any]
 Graphs = dict[Hashable, tuple[Run, frozenset[int]]]
 
+Differentiated = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+
 _tracing = threading.Lock()
+_plainly: ContextVar[bool] = ContextVar("differentiate plainly", default=False)
 
 
 class TracedStep:
@@ -73,6 +77,54 @@ class TracedStep:
         return _scripted(graph, [t if 0 in t.stride() else t.clone() for t in inputs]), moved
 
 
+class PlainStep:
+    """The same function, called at every batch on the tensors themselves: nothing is traced."""
+
+    def __init__(self, function: Step) -> None:
+        self._function = function
+
+    def ready(
+        self, key: Hashable, trees: Callable[[], tuple[Tree, ...]]
+    ) -> tuple[Run, frozenset[int]]:
+        """What runs in a graph's place; it moves no weight by itself."""
+        structure = pytree.tree_structure(trees())
+
+        def run(*tensors: Tensor) -> list[Tensor]:
+            before = torch.get_rng_state()
+            token = _plainly.set(True)
+            try:
+                outputs = self._function(*pytree.tree_unflatten(list(tensors), structure))
+            finally:
+                _plainly.reset(token)
+            if not torch.equal(before, torch.get_rng_state()):
+                raise _hidden_randomness("from torch's global generator")
+            return outputs
+
+        return run, frozenset()
+
+
+def differentiate(
+    function: Differentiated, at: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+    """The gradients, the value, and what else a function returns beside its value.
+
+    By ``torch.func``, which can be batched and traced; in a plain step by autograd, so that the
+    function meets tensors like any other and not the wrappers of ``torch.func``.
+    """
+    if not _plainly.get() or any(torch.func.debug_unwrap(t) is not t for t in at.values()):
+        gradients, (value, rest) = torch.func.grad_and_value(function, has_aux=True)(at)
+        return gradients, value, rest
+    leaf = {name: t.detach().requires_grad_() for name, t in at.items()}
+    with torch.enable_grad():
+        value, rest = function(leaf)
+    if value.requires_grad:
+        found = torch.autograd.grad(value, list(leaf.values()), materialize_grads=True)
+    else:
+        found = tuple(torch.zeros_like(t) for t in at.values())
+    rest = {name: t.detach() for name, t in rest.items()}
+    return dict(zip(leaf, found, strict=True)), value.detach(), rest
+
+
 def for_each_client(function: Step) -> Step:
     """Let a function written for one client work on stacks of clients.
 
@@ -98,10 +150,14 @@ def _refuse_hidden_randomness(graph: fx.GraphModule) -> None:
     """Draws from torch's global generator would depend on the number of threads."""
     for node in graph.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise ConfigError(
-                f"the model or objective draws random numbers by itself ({node.target}); "
-                "ask for them through Objective.noise, so that runs can be repeated"
-            )
+            raise _hidden_randomness(node.target)
+
+
+def _hidden_randomness(source: object) -> ConfigError:
+    return ConfigError(
+        f"the model or objective draws random numbers by itself ({source}); "
+        "ask for them through Objective.noise, so that runs can be repeated"
+    )
 
 
 def _scripted(graph: nn.Module, examples: Sequence[Tensor]) -> Run:

@@ -11,37 +11,47 @@ from fedskew.engine.evaluate import trains_batch_statistics
 
 STACKED_PARAMETERS = 1024 * 1024
 MOST_STACKED = 64
+ONE_BY_ONE = "one-by-one"
 
 
 @dataclass(frozen=True)
-class Plan:
+class Execution:
     """``chunk`` clients are stacked and trained as one; ``reason`` says why."""
 
     executor: str
     chunk: int
     reason: str
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything is called as it is written, in the calling thread: for debuggers."""
+        return self.executor == ONE_BY_ONE
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def choose(module: nn.Module, executor: str = "auto", chunk: int | None = None) -> Plan:
+def choose(module: nn.Module, executor: str = "auto", chunk: int | None = None) -> Execution:
     """The executor for a model.
 
     Stacking saves the cost of starting operations, once for all clients of a stack, and pays for
     it in memory traffic: it wins up to about a million stacked parameters. Convolutions with one
     filter bank per client become grouped convolutions, which have no fast kernel.
     """
+    if executor == ONE_BY_ONE:
+        return Execution(ONE_BY_ONE, 1, "asked for")
     if trains_batch_statistics(module):
-        return Plan("threads", 1, "batch statistics must not see another client or padding")
+        return Execution("threads", 1, "batch statistics must not see another client or padding")
     if executor == "threads":
-        return Plan("threads", 1, "asked for")
+        return Execution("threads", 1, "asked for")
     size = sum(p.numel() for p in module.parameters())
     fits = max(1, min(MOST_STACKED, STACKED_PARAMETERS // max(size, 1)))
     if executor == "vectorised":
-        return Plan("vectorised", chunk or max(fits, 8), "asked for")
+        return Execution("vectorised", chunk or max(fits, 8), "asked for")
     if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()):
-        return Plan("threads", 1, "convolutions are faster one client a thread")
+        return Execution("threads", 1, "convolutions are faster one client a thread")
     if fits == 1:
-        return Plan("threads", 1, f"{size:,} parameters a client are work enough for a core")
-    return Plan("vectorised", chunk or fits, f"{size:,} parameters a client, {fits} make a stack")
+        return Execution("threads", 1, f"{size:,} parameters a client are work enough for a core")
+    return Execution(
+        "vectorised", chunk or fits, f"{size:,} parameters a client, {fits} make a stack"
+    )

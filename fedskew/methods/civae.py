@@ -11,9 +11,10 @@ from fedskew.methods.baselines import SERVER_LR, WEIGHTS, Weights, fedavg, local
 from fedskew.methods.generative import REVEALS, classless
 from fedskew.methods.reptile import STEP, fedreptile
 from fedskew.parts.aggregate import MeanAndVolunteer
+from fedskew.parts.begin import Begin, Own
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.generative import Encoded, Reduction
-from fedskew.parts.select import EVERYTHING, NOTHING, but, only
+from fedskew.parts.select import EVERYTHING, but, only
 from fedskew.recipe import Adapt, Card, Phase, Recipe, method
 from fedskew.recipe import Reduction as Equal
 
@@ -167,7 +168,7 @@ def fed_civae(
     return Recipe(
         objective=objective,
         shares=only("classifier", *kept),
-        keeps=only(*kept) if kept else NOTHING,
+        begins=Own(only(*kept)) if kept else Begin(),
         aggregates=MeanAndVolunteer(
             weighting(weights), server_lr,
             volunteers=tuple(part for part, source in private.items() if source == "volunteer"),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.methods.discrepancy import based_on
 from fedskew.methods.generative import classless
+from fedskew.methods.sample_weights import SampleWeightsLeft
 from fedskew.parts.density import DensityLoss, KeepBest, within_unit
 from fedskew.parts.ratio import Estimator, KeepDensity, SampleWeights
 from fedskew.recipe import Card, ModelChoice, Recipe, Reduction, Stage, find, method
+
+if TYPE_CHECKING:
+    from fedskew.federate.roster import Roster
 
 TRAIN: dict[str, Any] = {
     "optimiser": "adam", "lr": 0.003, "momentum": 0.0, "weight_decay": 0.0, "lr_decay": 1.0,
@@ -25,8 +28,8 @@ TRAIN: dict[str, Any] = {
 class FittingMade(ModelChoice):
     """The MADE of the data's kind: for values in 0..1, or for any."""
 
-    def fitting(self, federation: Federation) -> dict[str, Any]:
-        return {"name": "made" if within_unit(federation) else "gaussian-made"}
+    def fitting(self, roster: Roster) -> dict[str, Any]:
+        return {"name": "made" if within_unit(roster) else "gaussian-made"}
 
 
 @method(
@@ -124,4 +127,4 @@ def feddisk(
         hands_over=(SampleWeights(estimator, clip),),
         score_every=1,
     )
-    return replace(recipe, prepares=(together, apart))
+    return replace(recipe, prepares=(together, apart), leaves=(*recipe.leaves, SampleWeightsLeft()))

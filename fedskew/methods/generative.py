@@ -12,6 +12,7 @@ from fedskew.methods.baselines import SERVER_LR
 from fedskew.methods.discrepancy import ALL_ZERO, based_on
 from fedskew.models.registry import CLASSIFIER
 from fedskew.parts.aggregate import BySize, BySteps, Mean, Uniform, Weighting
+from fedskew.parts.begin import Begin, Own
 from fedskew.parts.discrepancy import (
     LABELS,
     AllZero,
@@ -122,8 +123,7 @@ def vae(
     return replace(
         recipe,
         aggregates=replace(inner, **changes),
-        keeps=NOTHING if sync else EVERYTHING,
-        starts_apart=not shared_start,
+        begins=Begin() if sync else Own(EVERYTHING, apart=not shared_start),
     )
 
 
@@ -257,7 +257,7 @@ def distilled_vae(
     pooled = vae("central", beta, eval_beta, reconstruction, kl, sampled)
     stage = Stage(
         "apart",
-        replace(alone, starts_apart=not shared_start),
+        replace(alone, begins=Own(NOTHING, apart=not shared_start)),
         rounds=local_rounds,
         train={"clients_per_round": None},  # everybody's decoder must have learnt something
         hands_over=(SendDecoder(components),),

@@ -12,7 +12,7 @@ from fedskew.methods.baselines import not_negative
 from fedskew.methods.discrepancy import based_on
 from fedskew.parts.aggregate import Mean, Uniform
 from fedskew.parts.private import Private
-from fedskew.parts.select import EVERYTHING, NOTHING
+from fedskew.parts.select import EVERYTHING
 from fedskew.privacy import accounting
 from fedskew.recipe import Card, Recipe, Reduction, method
 
@@ -25,7 +25,7 @@ def in_the_way(recipe: Recipe) -> str | None:
         return "its server takes no plain mean of the clients' models"
     if recipe.reports:
         return "its clients send more than their models"
-    if recipe.keeps != NOTHING:
+    if recipe.begins.personal:
         return "its clients do not begin with what the server sent"
     if recipe.prepares:
         return "an earlier stage of it would not be private"

@@ -6,17 +6,20 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value
 from torch.nn import functional as F
 
-from fedskew.data.federation import Federation
 from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.errors import ConfigError
 from fedskew.parts.invariance import EnvironmentErm
 from fedskew.parts.objective import Batch, Bound, Context, Tensors
+
+if TYPE_CHECKING:
+    from fedskew.federate.roster import Roster
 
 SHARES = "log_shares"
 """GroupDRO's memory: the logarithm of every environment's share of the loss."""
@@ -34,8 +37,8 @@ LEAST_VARIANCE = 1e-30
 class PerEnvironment(EnvironmentErm):
     """Base of objectives that need the gradient of each environment by itself."""
 
-    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
-        super().check(module, federation, batch_size)
+    def check(self, module: nn.Module, roster: Roster, batch_size: int) -> None:
+        super().check(module, roster, batch_size)
         if trains_batch_statistics(module):
             raise ConfigError(
                 "this method passes each environment through the model by itself, which BatchNorm "

@@ -43,6 +43,7 @@ class CivaeLoss(Objective):
     classifies: Encoded = "sample"
     sampled: bool = False
     needs = ("encoder", "decoder", "classifier")
+    draws = True
 
     def __post_init__(self) -> None:
         check_weights(self, "beta", "alpha", "l1", "scale")

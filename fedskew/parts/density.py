@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.models.made import BernoulliMade, Made
 from fedskew.models.registry import MADE
 from fedskew.parts.generative import in_parts
 from fedskew.parts.objective import Batch, Bound, Context, Objective, Tensors
 from fedskew.parts.report import Finished, Report, Reported
+
+if TYPE_CHECKING:
+    from fedskew.federate.roster import Roster
 
 BEST, BEST_LOSS = "best_density", "best_density_loss"
 
@@ -26,11 +29,11 @@ class DensityLoss(Objective):
     primary = "loss"
     higher_is_better = False
 
-    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
-        if isinstance(module, BernoulliMade) and not within_unit(federation):
-            low, high = federation.x.aminmax()
+    def check(self, module: nn.Module, roster: Roster, batch_size: int) -> None:
+        if isinstance(module, BernoulliMade) and not within_unit(roster):
             raise ConfigError(
-                f"model 'made' needs values in [0, 1], but these span {low:g} to {high:g}: set "
+                f"model 'made' needs values in [0, 1], but these span {roster.low:g} to "
+                f"{roster.high:g}: set "
                 "federation.normalise = 'unit', or choose 'gaussian-made'."
             )
 
@@ -41,10 +44,9 @@ class DensityLoss(Objective):
         return {"loss": -log_conditionals(model, batch.x).sum(dim=1)}
 
 
-def within_unit(federation: Federation) -> bool:
+def within_unit(roster: Roster) -> bool:
     """Whether all values lie in 0..1, as a MADE of binary or grey inputs needs them."""
-    low, high = federation.x.aminmax()
-    return float(low) >= 0 and float(high) <= 1
+    return roster.low >= 0 and roster.high <= 1
 
 
 def log_conditionals(model: Bound, x: Tensor) -> Tensor:

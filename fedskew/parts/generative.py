@@ -45,6 +45,7 @@ class VaeLoss(Objective):
     kl: Reduction = "sum"
     sampled: bool = True
     needs = ("encoder", "decoder")
+    draws = True
     primary = "loss"
     higher_is_better = False
 

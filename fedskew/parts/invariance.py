@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from functools import reduce
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.parts.objective import Batch, Bound, Context, Erm
+
+if TYPE_CHECKING:
+    from fedskew.federate.roster import Roster
 
 WIDTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 """The γ of the Gaussian kernels exp(-γ·|x - y|²) whose sum MMD compares environments by."""
@@ -59,18 +61,18 @@ class EnvironmentErm(Erm):
     alone: ClassVar[str] = ""
     """What the objective comes down to for a client with one environment."""
 
-    def remarks(self, federation: Federation) -> tuple[str, ...]:
+    def remarks(self, roster: Roster) -> tuple[str, ...]:
         if not self.alone:
             return ()
-        single = everybody = len(federation.clients)
+        single = everybody = len(roster.seen)
         if self.by_environment:
-            single = clients_with_one_environment(federation)
+            single = clients_with_one_environment(roster)
         found = []
         if single:
             found.append(
                 f"{single} of {everybody} clients have one environment only: for them {self.alone}."
             )
-        if single < everybody and federation.environments_by == "random":
+        if single < everybody and roster.environments_by == "random":
             found.append(
                 "environments are random shares of a client's samples, so there is nothing to "
                 "tell them apart by: set federation.environments, or a skew that makes some."
@@ -78,19 +80,15 @@ class EnvironmentErm(Erm):
         return tuple(found)
 
 
-def clients_with_one_environment(federation: Federation) -> int:
+def clients_with_one_environment(roster: Roster) -> int:
     """How many clients train on samples of a single environment.
 
-    >>> import numpy as np
-    >>> from fedskew.data.federation import Client
-    >>> rows = np.arange(4)
-    >>> two = Federation("toy", torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), ("a",),
-    ...                  (Client("ann", rows[:2]), Client("bob", rows[2:])),
-    ...                  environment=torch.tensor([0, 1, 0, 0]))
-    >>> clients_with_one_environment(two)
+    >>> from fedskew.federate.roster import Member, Roster
+    >>> ann, bob = (Member(n, {}, environments=e) for n, e in (("ann", (2, 0)), ("bob", (1, 1))))
+    >>> clients_with_one_environment(Roster("toy", (3,), ("a",), (ann, bob)))
     1
     """
-    present = federation.environment_counts() > 0
+    present = roster.counts("environments") > 0
     return int((present.sum(axis=1) == 1).sum())
 
 
@@ -141,13 +139,13 @@ def answers(model: Bound, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 class InHalves(Penalised):
     """Base of penalties that compare two halves of every batch."""
 
-    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
+    def check(self, module: nn.Module, roster: Roster, batch_size: int) -> None:
         if batch_size % 2:
             raise ConfigError(
                 f"train.batch_size must be even, not {batch_size}: the penalty of IRM multiplies "
                 "the slopes of two halves of each batch."
             )
-        super().check(module, federation, batch_size)
+        super().check(module, roster, batch_size)
 
 
 @dataclass(frozen=True)

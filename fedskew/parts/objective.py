@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call
 from torch.nn import functional as F
 
-from fedskew.data.federation import Federation
 from fedskew.engine.evaluate import trains_batch_statistics
+from fedskew.engine.graph import differentiate
 from fedskew.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedskew.federate.roster import Roster
 
 Tensors = dict[str, Tensor]
 Context = Mapping[str, Any]
@@ -101,15 +104,18 @@ class Objective:
     by_environment: bool = False
     """Whether each step draws a batch from every environment of the client."""
 
+    draws: bool = False
+    """Whether its models draw samples, which are judged at the end of a run."""
+
     counts_steps: bool = False
     """Whether batches must say how many steps the client has made (annealed penalties)."""
 
-    def check(self, module: nn.Module, federation: Federation, batch_size: int) -> None:
+    def check(self, module: nn.Module, roster: Roster, batch_size: int) -> None:
         """Refuse samples, a model or a batch size this objective makes no sense of."""
         if self.by_environment:
-            _check_environments(module, federation, batch_size)
+            _check_environments(module, roster, batch_size)
 
-    def remarks(self, federation: Federation) -> tuple[str, ...]:
+    def remarks(self, roster: Roster) -> tuple[str, ...]:
         """What a user should know about this objective on these clients, in sentences."""
         return ()
 
@@ -138,8 +144,7 @@ class Objective:
             loss = self.loss(model, batch, client)
             return loss, model.buffers
 
-        gradients, (loss, buffers) = grad_and_value(value, has_aux=True)(trained)
-        return gradients, loss, buffers
+        return differentiate(value, trained)
 
     def scores(self, model: Bound, batch: Batch) -> Tensors:
         """One value a sample and metric, from which ``summed`` makes a client's scores."""
@@ -160,24 +165,24 @@ class Objective:
     higher_is_better: bool = True
 
 
-def _check_environments(module: nn.Module, federation: Federation, batch_size: int) -> None:
+def _check_environments(module: nn.Module, roster: Roster, batch_size: int) -> None:
     """Refuse clients that cannot draw a whole batch from each of their environments.
 
     A client of one environment has ordinary batches, which may be short.
     """
-    counts = federation.environment_counts()
+    counts = roster.counts("environments")
     several = (counts > 0).sum(axis=1) > 1
     short = (counts > 0) & (counts < batch_size) & several[:, None]
     if short.any():
         client, environment = np.argwhere(short)[0]
         raise ConfigError(
-            f"environment {environment} of client {federation.clients[client].name!r} has "
+            f"environment {environment} of client {roster.seen[client].name!r} has "
             f"{counts[client, environment]} training samples, but every step draws "
             f"train.batch_size = {batch_size} from each environment: lower it, ask for fewer "
             "environments, or set federation.environments = 'none'."
         )
     if trains_batch_statistics(module) and (counts == 0).any() and several.any():
-        lacking = federation.clients[int(np.argwhere(counts == 0)[0, 0])].name
+        lacking = roster.seen[int(np.argwhere(counts == 0)[0, 0])].name
         raise ConfigError(
             f"client {lacking!r} lacks an environment that others have, and what stands in its "
             "place would enter the model's BatchNorm: choose a model without BatchNorm."

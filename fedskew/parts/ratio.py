@@ -6,20 +6,22 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.models.made import BernoulliMade
 from fedskew.parts.density import BEST, explained, made_of
 from fedskew.parts.generative import in_parts
 from fedskew.parts.objective import Bound
 from fedskew.parts.report import SAMPLE_WEIGHT, SHARED, Finished, Report, Reported
+
+if TYPE_CHECKING:
+    from fedskew.federate.roster import Roster
 
 Estimator = Literal["likelihood", "sampled", "cross-fitted", "literal", "oracle", "equal"]
 EVERYBODY = "global_density"
@@ -279,10 +281,10 @@ class SampleWeights(Report):
         if not 1 < self.clip < math.inf:
             raise ConfigError(f"clip must be above 1, not {self.clip}.")
 
-    def check(self, federation: Federation) -> None:
-        if self.estimator == "oracle" and federation.log_ratio is None:
+    def check(self, roster: Roster) -> None:
+        if self.estimator == "oracle" and not roster.law_known:
             raise ConfigError(
-                f"estimator 'oracle' needs data whose law is known, which {federation.name} is not."
+                f"estimator 'oracle' needs data whose law is known, which {roster.name} is not."
             )
 
     def report(self, finished: Finished) -> Reported:

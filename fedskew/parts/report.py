@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.data.federation import Client, Federation, Indices
 from fedskew.engine.optim import Optimiser
 from fedskew.parts.objective import Bound, Tensors
+from fedskew.types import Indices
+
+if TYPE_CHECKING:
+    from fedskew.data.federation import Client
+    from fedskew.federate.roster import Roster
 
 Groups = dict[str, Tensors]
 """Named groups of tensors: what a client keeps to itself, or what travels beside a model."""
@@ -72,7 +77,7 @@ class Report:
     needs_sgd: bool = False
     """Whether it reads gradients off the way a client went, which an adaptive step size bends."""
 
-    def check(self, federation: Federation) -> None:
+    def check(self, roster: Roster) -> None:
         """Refuse a federation this report cannot work on, before anything runs."""
 
     def report(self, finished: Finished) -> Reported:

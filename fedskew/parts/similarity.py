@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.parts.report import Finished, Report, Reported
+
+if TYPE_CHECKING:
+    from fedskew.federate.roster import Roster
 
 Mode = Literal["probe", "feature", "own"]
 Kernel = Literal["linear", "rbf"]
@@ -145,12 +147,12 @@ class Fingerprint(Report):
         debiased_length = self.mode == "feature" and self.kernel == "linear" and self.debiased
         return math.inf if debiased_length else 1.0
 
-    def check(self, federation: Federation) -> None:
+    def check(self, roster: Roster) -> None:
         looks = self.mode == "probe" and self.probe == "public"
-        if looks and len(federation.public) < self.samples:
+        if looks and roster.public < self.samples:
             raise ConfigError(
                 f"probe = 'public' with samples = {self.samples} needs as many samples that "
-                f"belong to nobody: set federation.public, which is {len(federation.public)}."
+                f"belong to nobody: set federation.public, which is {roster.public}."
             )
 
     def report(self, finished: Finished) -> Reported:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.config import make_config
 from fedskew.data.federation import Federation
 from fedskew.errors import RunError
 from fedskew.folder import RunFolder
@@ -26,6 +27,7 @@ from fedskew.matrix import TIMES
 from fedskew.report.deployment import deployed_pictures, shots_in
 from fedskew.report.generative_figures import pictures
 from fedskew.report.picture import Picture, Table
+from fedskew.runs.findings import pictures_of
 from fedskew.score import Row
 from fedskew.store import make_folder, read_json, write_atomically, write_csv
 
@@ -64,7 +66,6 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
     if is_drawn(path):
         return folder
     from fedskew.report import plots
-    from fedskew.report.weights import weighing_pictures
 
     result = read_json(Path(path) / "result.json")
     model, metric = str(result["primary_model"]), str(result["primary_metric"])
@@ -78,7 +79,9 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
     weights = weight_table(Path(path))
     _save(folder, "weights", weights, lambda: plots.weights(weights, name))
     of_models = pictures(Path(path), federation, weights)
-    for picture in chain(deployed_pictures(Path(path)), weighing_pictures(Path(path)), of_models):
+    config = make_config(read_json(Path(path) / "config.json")["config"])
+    left = pictures_of(Path(path), config, result)
+    for picture in chain(deployed_pictures(Path(path)), left, of_models):
         _save(folder, *picture)
     counts = partition_table(federation)
     title = f"{federation.name}: training samples of each class at each client"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from rich import box
@@ -12,17 +12,14 @@ from rich.table import Table
 
 from fedskew.experiment import Run
 from fedskew.folder import RunFolder
-from fedskew.parts.ratio import ALL_EQUAL, FINE, NOT_FINITE, TOO_FEW
 from fedskew.progress import clock, stretches
+from fedskew.runs.findings import lines_of
 from fedskew.server import RoundRecord
 
 MOST_FAILURES = 10
 SPREAD = {"mean": "mean", "std": "std", "worst client": "worst", "bottom decile": "bottom_decile"}
-TROUBLES = {
-    NOT_FINITE: "their estimates were not finite",
-    TOO_FEW: "they have too few samples to estimate from",
-    ALL_EQUAL: "no difference to everybody's data was found or asked for",
-}
+
+
 """Why all samples of a client count the same."""
 
 
@@ -67,7 +64,7 @@ def run_summary(run: Run) -> str:
     lines = [f"{name.ljust(8)}  {text}" for name, text in facts.items()]
     if folder.is_finished:
         lines += ["", *_scores(run.result), *_judged(run.result), *_found_by_the_server(run)]
-        lines += _sample_weights(run.result.get("sample_weights") or {})
+        lines += lines_of(config, run.result)
         lines += [f"note: {note.splitlines()[0]}" for note in run.result["notes"]]
         lines += [f"warning: {warning}" for warning in run.result.get("warnings", ())]
     return "\n".join([*lines, *_troubles(records)])
@@ -136,54 +133,6 @@ def _found_by_the_server(run: Run) -> list[str]:
         spread = f"{fmean(found):.3f} ({min(found):.3f} to {max(found):.3f})"
         texts.append(f"{metric.replace('_', ' ')} {spread}")
     return ["", f"clients after round {last}, mean and range: {', '.join(texts)}"] if texts else []
-
-
-def _sample_weights(by_client: Mapping[str, Any]) -> list[str]:
-    """What the clients' sample weights are worth, what they leak, and how true they are."""
-    if not by_client:
-        return []
-    shares = {client: entry["effective"] / entry["n"] for client, entry in by_client.items()}
-    worst = min(shares, key=lambda client: shares[client])
-    lines = [
-        f"sample weights of {_clients(len(by_client))} leave {median(shares.values()):.0%} of the "
-        f"samples effective in the median, {shares[worst]:.0%} at worst ({worst})"
-    ]
-    fell = Counter(entry["trouble"] for entry in by_client.values())
-    del fell[FINE]
-    for code, count in sorted(fell.items()):
-        lines.append(f"  equal at {_clients(count)}: {TROUBLES[code]}")
-    leaks = {client: entry["leak"] for client, entry in by_client.items() if entry["leak"]}
-    if leaks:
-        most = max(leaks, key=lambda client: float(leaks[client]["bits"]))
-        lines.append(
-            "  privacy: a draw from everybody's density tells of a client's sample at most "
-            f"{median(leak['bits'] for leak in leaks.values()):.3g} bits in the median, "
-            f"{leaks[most]['bits']:.3g} at most ({most}, who holds {leaks[most]['share']:.1%} of "
-            "the training samples)"
-        )
-    return ["", *lines, *_truth(by_client)]
-
-
-def _truth(by_client: Mapping[str, Any]) -> list[str]:
-    """How the weights agree with the true ones, where these are known."""
-    found = {client: entry["truth"] for client, entry in by_client.items() if "truth" in entry}
-    if not found:
-        return []
-    best = median(truth["effective"] / by_client[client]["n"] for client, truth in found.items())
-    true = f"true weights would leave {best:.0%} effective"
-    known = {client: truth for client, truth in found.items() if truth["pearson"] is not None}
-    if not known:
-        return [f"  truth: no client's weights vary together with it; {true}"]
-    worst = min(known, key=lambda client: float(known[client]["pearson"]))
-    middle = {
-        name: median(truth[name] for truth in known.values())
-        for name in ("pearson", "spearman", "slope")
-    }
-    return [
-        f"  truth: log weights correlate {middle['pearson']:.2f} with it in the median of "
-        f"{_clients(len(known))} (ranks {middle['spearman']:.2f}, slope {middle['slope']:.2f}), "
-        f"{known[worst]['pearson']:.2f} at worst ({worst}); {true}"
-    ]
 
 
 def _troubles(records: Sequence[RoundRecord]) -> list[str]:

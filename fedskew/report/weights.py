@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from fedskew.parts.ratio import FINE
+from fedskew.parts.finding import Arrays
+from fedskew.parts.ratio import ALL_EQUAL, FINE, NOT_FINITE, TOO_FEW
 from fedskew.report.canvas import BLUE, GREY, ORANGE, PALETTE, blank_figure, clean, numbers, short
 from fedskew.report.generative import thinned
 from fedskew.report.picture import Picture, Table
 from fedskew.report.plots import FEW_CLIENTS
-from fedskew.store import read_json
-from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
 
 QUANTILES = {"least": 0.0, "q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95,
              "most": 1.0}  # fmt: skip
@@ -30,17 +30,74 @@ FEW_COLOURS = len(PALETTE)
 """Up to so many clients, each has a colour of its own."""
 
 
-def weighing_pictures(run: Path) -> Iterator[Picture]:
-    """The figures of a run whose clients weigh their samples; none of other runs."""
-    result = read_json(run / "result.json")
-    entries = result.get("sample_weights")
-    if not entries:
+TROUBLES = {
+    NOT_FINITE: "their estimates were not finite",
+    TOO_FEW: "they have too few samples to estimate from",
+    ALL_EQUAL: "no difference to everybody's data was found or asked for",
+}
+
+
+def weight_pictures(
+    entries: Mapping[str, Any], arrays: Arrays, result: Mapping[str, Any]
+) -> Iterator[Picture]:
+    """The figures of a run whose clients weigh their samples; none where arrays stay with them."""
+    if not arrays:
         return
-    method, arrays = str(result["method"]), load_weights(run / SAMPLE_WEIGHTS)
+    method = str(result["method"])
     spread = spread_table(entries, arrays)
     yield Picture("sample-weights", spread, lambda: spread_of(spread, method))
     points = ratio_table(entries, arrays, int(result["seed"]))
     yield Picture("density-ratios", points, lambda: ratios(points, entries, method))
+
+
+def weight_lines(by_client: Mapping[str, Any]) -> list[str]:
+    """What the clients' sample weights are worth, what they leak, and how true they are."""
+    shares = {client: entry["effective"] / entry["n"] for client, entry in by_client.items()}
+    worst = min(shares, key=lambda client: shares[client])
+    lines = [
+        f"sample weights of {_clients(len(by_client))} leave {median(shares.values()):.0%} of the "
+        f"samples effective in the median, {shares[worst]:.0%} at worst ({worst})"
+    ]
+    fell = Counter(entry["trouble"] for entry in by_client.values())
+    del fell[FINE]
+    for code, count in sorted(fell.items()):
+        lines.append(f"  equal at {_clients(count)}: {TROUBLES[code]}")
+    leaks = {client: entry["leak"] for client, entry in by_client.items() if entry["leak"]}
+    if leaks:
+        most = max(leaks, key=lambda client: float(leaks[client]["bits"]))
+        lines.append(
+            "  privacy: a draw from everybody's density tells of a client's sample at most "
+            f"{median(leak['bits'] for leak in leaks.values()):.3g} bits in the median, "
+            f"{leaks[most]['bits']:.3g} at most ({most}, who holds {leaks[most]['share']:.1%} of "
+            "the training samples)"
+        )
+    return ["", *lines, *_truth(by_client)]
+
+
+def _truth(by_client: Mapping[str, Any]) -> list[str]:
+    """How the weights agree with the true ones, where these are known."""
+    found = {client: entry["truth"] for client, entry in by_client.items() if "truth" in entry}
+    if not found:
+        return []
+    best = median(truth["effective"] / by_client[client]["n"] for client, truth in found.items())
+    true = f"true weights would leave {best:.0%} effective"
+    known = {client: truth for client, truth in found.items() if truth["pearson"] is not None}
+    if not known:
+        return [f"  truth: no client's weights vary together with it; {true}"]
+    worst = min(known, key=lambda client: float(known[client]["pearson"]))
+    middle = {
+        name: median(truth[name] for truth in known.values())
+        for name in ("pearson", "spearman", "slope")
+    }
+    return [
+        f"  truth: log weights correlate {middle['pearson']:.2f} with it in the median of "
+        f"{_clients(len(known))} (ranks {middle['spearman']:.2f}, slope {middle['slope']:.2f}), "
+        f"{known[worst]['pearson']:.2f} at worst ({worst}); {true}"
+    ]
+
+
+def _clients(count: int) -> str:
+    return f"{count} client{'s' if count > 1 else ''}"
 
 
 def spread_table(entries: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Table:

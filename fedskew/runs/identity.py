@@ -30,6 +30,7 @@ from fedskew.data.partition import PARTITIONS
 from fedskew.data.presets import PRESETS, expanded
 from fedskew.data.skew import SKEWS
 from fedskew.errors import unknown
+from fedskew.federate.holdings import roster_of
 from fedskew.models.registry import MODELS
 from fedskew.plugins import import_function
 from fedskew.recipe import ModelChoice, Stage, find, methods, noting
@@ -218,7 +219,7 @@ def rounds_of(stage: Stage, config: Config) -> int:
 
 def _stage_model(stage: Stage, federation: Federation) -> Named | None:
     if isinstance(stage.model, ModelChoice):
-        return Named(**stage.model.fitting(federation))
+        return Named(**stage.model.fitting(roster_of(federation)))
     return Named(**stage.model) if stage.model else None
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from fedskew.costs import Effort, Spending, best_of, effort, spending, times_cheaper
 from fedskew.deploy.confidence import aurc
-from fedskew.experiment import MAIN, Run
+from fedskew.experiment import Run
+from fedskew.federate.planning import MAIN
 from fedskew.folder import RunFolder
 from fedskew.models import seeded
 from fedskew.score import CENTRAL, Row

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fedskew.experiment import MAIN, Run
+from fedskew.experiment import Run
+from fedskew.federate.planning import MAIN
 from fedskew.folder import METRICS
 from fedskew.score import Row, Summary, summarise
 from fedskew.selection import Curves, chosen, curves_of

@@ -16,8 +16,8 @@ from helpers import (
     assert_close,
     assert_same_bits,
     copied,
-    make_site,
-    method_site,
+    make_holdings,
+    method_holdings,
     toy_federation,
     toy_model,
 )
@@ -29,39 +29,42 @@ from fedskew.engine.batches import schedule
 from fedskew.engine.cohort import Trained, Work, in_workers, one_intra_op_thread, split, train
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.plan import Settings
 from fedskew.models.registry import Classifier
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective
 from fedskew.parts.select import only
 from fedskew.recipe import Phase, Recipe
-from fedskew.site import Settings, Site
 
 SETTINGS = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8)
 
 
-def works(site: Site, **changes: Any) -> list[Work]:
+def works(holdings: Holdings, **changes: Any) -> list[Work]:
     return [
-        replace(Work(c.name, c.train, site.initial, key=("test", c.name)), **changes)
-        for c in site.federation.clients
+        replace(Work(c.name, c.train, holdings.plan.initial, key=("test", c.name)), **changes)
+        for c in holdings.federation.clients
     ]
 
 
-def trained(site: Site, work: list[Work], phase: Phase | None = None) -> list[Trained]:
-    results = train(work, site.training(phase or site.recipe.trains[0], 1.0))
+def trained(holdings: Holdings, work: list[Work], phase: Phase | None = None) -> list[Trained]:
+    results = train(work, holdings.training(phase or holdings.plan.recipe.trains[0], 1.0))
     for result in results:
         if isinstance(result, Exception):
             raise result
     return [result for result in results if isinstance(result, Trained)]
 
 
-def eager(site: Site, work: Work, loss: Any, environments: int = 1) -> tuple[Tensors, float]:
+def eager(
+    holdings: Holdings, work: Work, loss: Any, environments: int = 1
+) -> tuple[Tensors, float]:
     """One client, one batch at a time, with autograd; ``loss(tensors, x, y, step, places)``."""
     tensors = copied(work.tensors)
-    environment = site.federation.environment
+    environment = holdings.federation.environment
     plan = schedule(
         work.rows,
         work.key,
-        site.settings.batch_size,
-        site.settings.epochs,
+        holdings.plan.settings.batch_size,
+        holdings.plan.settings.epochs,
         True,
         None if environment is None else environment.numpy()[work.rows],
         environments,
@@ -71,65 +74,69 @@ def eager(site: Site, work: Work, loss: Any, environments: int = 1) -> tuple[Ten
         places = plan.positions[step][plan.mask[step] > 0]
         rows = torch.from_numpy(work.rows[places])
         leaves = {n: t.requires_grad_() for n, t in copied(tensors).items()}
-        value = loss(leaves, site.federation.x[rows], site.federation.y[rows], step, places)
+        value = loss(leaves, holdings.federation.x[rows], holdings.federation.y[rows], step, places)
         gradients = torch.autograd.grad(value, list(leaves.values()))
         losses.append(float(value.detach()))
         for name, gradient in zip(leaves, gradients, strict=True):
-            tensors[name] = tensors[name] - site.settings.optimiser.lr * gradient
+            tensors[name] = tensors[name] - holdings.plan.settings.optimiser.lr * gradient
     return tensors, float(np.mean(losses))
 
 
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_a_client_takes_the_steps_of_eager_pytorch_and_reports_their_mean_loss(chunk: int) -> None:
-    site = make_site(Recipe(), settings=SETTINGS, chunk=chunk)
+    holdings = make_holdings(Recipe(), settings=SETTINGS, chunk=chunk)
 
     def loss(tensors: Tensors, x: Tensor, y: Tensor, *_: Any) -> Tensor:
-        return F.cross_entropy(functional_call(site.module, tensors, (x,)), y)
+        return F.cross_entropy(functional_call(holdings.plan.module, tensors, (x,)), y)
 
-    for work, result in zip(works(site), trained(site, works(site)), strict=True):
-        expected, mean_loss = eager(site, work, loss)
+    for work, result in zip(works(holdings), trained(holdings, works(holdings)), strict=True):
+        expected, mean_loss = eager(holdings, work, loss)
         assert_close(result.tensors, expected, 1e-5)
         assert result.loss == pytest.approx(mean_loss, abs=1e-5)
         assert result.steps == 2 * -(-len(work.rows) // 8)
 
 
 def test_training_leaves_the_tensors_it_was_given_alone() -> None:
-    site = make_site(Recipe(), chunk=4)
-    before = copied(site.initial)
-    trained(site, works(site))
-    assert_close(site.initial, before, 0.0)
+    holdings = make_holdings(Recipe(), chunk=4)
+    before = copied(holdings.plan.initial)
+    trained(holdings, works(holdings))
+    assert_close(holdings.plan.initial, before, 0.0)
 
 
 def test_parameters_outside_the_phase_do_not_move() -> None:
     phase = Phase(trains=only("head"))
-    site = make_site(Recipe(trains=(phase,)), chunk=4)
-    for result in trained(site, works(site), phase):
-        moved = {n for n, t in result.tensors.items() if not torch.equal(t, site.initial[n])}
+    holdings = make_holdings(Recipe(trains=(phase,)), chunk=4)
+    for result in trained(holdings, works(holdings), phase):
+        moved = {
+            n for n, t in result.tensors.items() if not torch.equal(t, holdings.plan.initial[n])
+        }
         assert moved == {"head.weight", "head.bias"}
 
 
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_sample_weights_scale_losses_and_not_the_number_of_samples(chunk: int) -> None:
-    site = make_site(Recipe(), settings=SETTINGS, chunk=chunk)
-    weights = {c.name: torch.rand(len(c.train)) * 2 for c in site.federation.clients}
-    weighted = [replace(w, sample_weight=weights[w.name]) for w in works(site)]
-    for work, result in zip(weighted, trained(site, weighted), strict=True):
+    holdings = make_holdings(Recipe(), settings=SETTINGS, chunk=chunk)
+    weights = {c.name: torch.rand(len(c.train)) * 2 for c in holdings.federation.clients}
+    weighted = [replace(w, sample_weight=weights[w.name]) for w in works(holdings)]
+    for work, result in zip(weighted, trained(holdings, weighted), strict=True):
 
         def loss(
             tensors: Tensors, x: Tensor, y: Tensor, _: int, places: Any, work: Work = work
         ) -> Tensor:
-            each = F.cross_entropy(functional_call(site.module, tensors, (x,)), y, reduction="none")
+            each = F.cross_entropy(
+                functional_call(holdings.plan.module, tensors, (x,)), y, reduction="none"
+            )
             return (each * weights[work.name][places]).sum() / len(y)
 
-        assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+        assert_close(result.tensors, eager(holdings, work, loss)[0], 1e-5)
 
 
 def test_weights_of_one_change_nothing_beside_clients_that_have_none() -> None:
-    site = make_site(Recipe(), chunk=4)
-    plain = trained(site, works(site))
-    mixed = works(site)
+    holdings = make_holdings(Recipe(), chunk=4)
+    plain = trained(holdings, works(holdings))
+    mixed = works(holdings)
     mixed[1] = replace(mixed[1], sample_weight=torch.ones(len(mixed[1].rows)))
-    for ours, theirs in zip(trained(site, mixed), plain, strict=True):
+    for ours, theirs in zip(trained(holdings, mixed), plain, strict=True):
         assert_close(ours.tensors, theirs.tensors, 1e-6)
 
 
@@ -147,8 +154,8 @@ class Jittered(Erm):
 
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_noise_comes_from_the_stream_of_its_client(chunk: int) -> None:
-    site = make_site(Recipe(objective=Jittered()), settings=SETTINGS, chunk=chunk)
-    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+    holdings = make_holdings(Recipe(objective=Jittered()), settings=SETTINGS, chunk=chunk)
+    for work, result in zip(works(holdings), trained(holdings, works(holdings)), strict=True):
         steps = 2 * -(-len(work.rows) // 8)
         draws = stream(0, "noise", "jitter", *work.key).standard_normal(
             (steps, 8, 6), dtype=np.float32
@@ -158,9 +165,9 @@ def test_noise_comes_from_the_stream_of_its_client(chunk: int) -> None:
             tensors: Tensors, x: Tensor, y: Tensor, step: int, _: Any, draws: Any = draws
         ) -> Tensor:
             noisy = x + 0.5 * torch.from_numpy(draws[step, : len(x)])
-            return F.cross_entropy(functional_call(site.module, tensors, (noisy,)), y)
+            return F.cross_entropy(functional_call(holdings.plan.module, tensors, (noisy,)), y)
 
-        assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+        assert_close(result.tensors, eager(holdings, work, loss)[0], 1e-5)
 
 
 @dataclass(frozen=True)
@@ -179,16 +186,18 @@ class Apart(Erm):
 def test_every_step_sees_a_batch_of_each_environment(chunk: int) -> None:
     federation = toy_federation((12, 30, 21))
     federation = federation.with_data(environment=torch.arange(len(federation.y)) % 3 // 2)
-    site = make_site(Recipe(objective=Apart()), federation, settings=SETTINGS, chunk=chunk)
+    holdings = make_holdings(Recipe(objective=Apart()), federation, settings=SETTINGS, chunk=chunk)
 
     def loss(tensors: Tensors, x: Tensor, y: Tensor, *_: Any) -> Tensor:
         assert len(x) == 16
-        each = F.cross_entropy(functional_call(site.module, tensors, (x,)), y, reduction="none")
+        each = F.cross_entropy(
+            functional_call(holdings.plan.module, tensors, (x,)), y, reduction="none"
+        )
         first, second = each[:8].mean(), each[8:].mean()
         return first + second + (first - second) ** 2
 
-    for work, result in zip(works(site), trained(site, works(site)), strict=True):
-        expected, _ = eager(site, work, loss, environments=2)
+    for work, result in zip(works(holdings), trained(holdings, works(holdings)), strict=True):
+        expected, _ = eager(holdings, work, loss, environments=2)
         assert_close(result.tensors, expected, 1e-5)
 
 
@@ -199,15 +208,15 @@ def test_a_client_of_one_environment_has_ordinary_batches(chunk: int) -> None:
     environment = torch.arange(len(federation.y)) % 2
     environment[federation.clients[1].train] = 1
     federation = federation.with_data(environment=environment)
-    site = make_site(Recipe(objective=Apart()), federation, settings=SETTINGS, chunk=chunk)
+    holdings = make_holdings(Recipe(objective=Apart()), federation, settings=SETTINGS, chunk=chunk)
 
     def loss(tensors: Tensors, x: Tensor, y: Tensor, *_: Any) -> Tensor:
-        mean = F.cross_entropy(functional_call(site.module, tensors, (x,)), y)
+        mean = F.cross_entropy(functional_call(holdings.plan.module, tensors, (x,)), y)
         return mean + mean**2
 
-    work = works(site)[1]
-    result = trained(site, works(site))[1]
-    assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+    work = works(holdings)[1]
+    result = trained(holdings, works(holdings))[1]
+    assert_close(result.tensors, eager(holdings, work, loss)[0], 1e-5)
 
 
 @dataclass(frozen=True)
@@ -230,18 +239,18 @@ def test_what_an_objective_remembers_goes_from_step_to_step_and_from_call_to_cal
     chunk: int,
 ) -> None:
     """Clients of different lengths: whoever is done must not go on counting."""
-    site = make_site(Recipe(objective=Counting()), settings=SETTINGS, chunk=chunk)
-    works_before = [replace(w, memory={"count": torch.tensor(3.0)}) for w in works(site)]
-    for before, given in ((0, works(site)), (3, works_before)):
+    holdings = make_holdings(Recipe(objective=Counting()), settings=SETTINGS, chunk=chunk)
+    works_before = [replace(w, memory={"count": torch.tensor(3.0)}) for w in works(holdings)]
+    for before, given in ((0, works(holdings)), (3, works_before)):
 
         def loss(
             tensors: Tensors, x: Tensor, y: Tensor, step: int, _: Any, before: int = before
         ) -> Tensor:
-            mean = F.cross_entropy(functional_call(site.module, tensors, (x,)), y)
+            mean = F.cross_entropy(functional_call(holdings.plan.module, tensors, (x,)), y)
             return (before + step + 1) * mean
 
-        for work, result in zip(given, trained(site, given), strict=True):
-            assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+        for work, result in zip(given, trained(holdings, given), strict=True):
+            assert_close(result.tensors, eager(holdings, work, loss)[0], 1e-5)
             assert result.memory["count"].item() == before + result.steps
 
 
@@ -257,10 +266,10 @@ def test_a_traced_step_keeps_no_copy_of_the_data() -> None:
     labels = torch.zeros(len(x), dtype=torch.int64)
     large = federation.with_data(x=x, y=labels, environment=None)
     module = Classifier(nn.Linear(500, 5), nn.Linear(5, 3))
-    site = make_site(Recipe(), large, module, SETTINGS, chunk=1)
+    holdings = make_holdings(Recipe(), large, module, SETTINGS, chunk=1)
     before = megabytes()
-    trained(site, works(site))
-    graphs = site.training(site.recipe.trains[0]).step._graphs
+    trained(holdings, works(holdings))
+    graphs = holdings.training(holdings.plan.recipe.trains[0]).step._graphs
     assert len(graphs) >= 2
     assert megabytes() - before < 0.5 * x.numel() * 4 / 1e6
 
@@ -285,8 +294,10 @@ class SignAgreement(Erm):
 
 def test_an_objective_may_follow_something_that_is_no_gradient_of_a_loss() -> None:
     federation = toy_federation((16, 24))
-    site = make_site(Recipe(objective=SignAgreement()), federation, settings=SETTINGS, chunk=2)
-    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+    holdings = make_holdings(
+        Recipe(objective=SignAgreement()), federation, settings=SETTINGS, chunk=2
+    )
+    for work, result in zip(works(holdings), trained(holdings, works(holdings)), strict=True):
         tensors = copied(work.tensors)
         plan = schedule(work.rows, work.key, 8, 2, True)
         for positions in plan.positions:
@@ -294,7 +305,7 @@ def test_an_objective_may_follow_something_that_is_no_gradient_of_a_loss() -> No
             halves = []
             for part in (rows[:4], rows[4:]):
                 leaves = {n: t.requires_grad_() for n, t in copied(tensors).items()}
-                logits = functional_call(site.module, leaves, (federation.x[part],))
+                logits = functional_call(holdings.plan.module, leaves, (federation.x[part],))
                 value = F.cross_entropy(logits, federation.y[part], reduction="sum") / 8
                 halves.append(torch.autograd.grad(value, list(leaves.values())))
             for name, first, second in zip(tensors, *halves, strict=True):
@@ -304,15 +315,15 @@ def test_an_objective_may_follow_something_that_is_no_gradient_of_a_loss() -> No
 
 
 def test_batch_norm_moves_its_statistics_as_in_a_plain_module() -> None:
-    site = make_site(Recipe(), toy_federation((21, 16)), toy_model("batch-norm"), SETTINGS)
-    for work, result in zip(works(site), trained(site, works(site)), strict=True):
-        model = copy.deepcopy(site.module).train()
+    holdings = make_holdings(Recipe(), toy_federation((21, 16)), toy_model("batch-norm"), SETTINGS)
+    for work, result in zip(works(holdings), trained(holdings, works(holdings)), strict=True):
+        model = copy.deepcopy(holdings.plan.module).train()
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
         plan = schedule(work.rows, work.key, 8, 2, pads=False)
         for positions, mask in zip(plan.positions, plan.mask, strict=True):
             rows = torch.from_numpy(work.rows[positions[mask > 0]])
             optimiser.zero_grad()
-            value = F.cross_entropy(model(site.federation.x[rows]), site.federation.y[rows])
+            value = F.cross_entropy(model(holdings.federation.x[rows]), holdings.federation.y[rows])
             value.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         assert_close(result.tensors, copied(model.state_dict()), 1e-5)
@@ -334,13 +345,13 @@ class Shifted(nn.Module):
 
 def test_a_model_may_hold_constants_as_buffers_outside_its_state() -> None:
     model = Classifier(Shifted(), nn.Linear(6, 3))
-    site = make_site(Recipe(), module=model, settings=SETTINGS, chunk=4)
+    holdings = make_holdings(Recipe(), module=model, settings=SETTINGS, chunk=4)
 
     def loss(tensors: Tensors, x: Tensor, y: Tensor, *_: Any) -> Tensor:
         return F.cross_entropy(functional_call(model, tensors, (x,)), y)
 
-    for work, result in zip(works(site), trained(site, works(site)), strict=True):
-        assert_close(result.tensors, eager(site, work, loss)[0], 1e-5)
+    for work, result in zip(works(holdings), trained(holdings, works(holdings)), strict=True):
+        assert_close(result.tensors, eager(holdings, work, loss)[0], 1e-5)
 
 
 class Twisted(nn.Module):
@@ -361,15 +372,15 @@ class Twisted(nn.Module):
 def test_gradients_may_lie_in_memory_in_any_order(chunk: int, optimiser: Optimiser) -> None:
     model = Classifier(Twisted(), nn.Linear(15, 3))
     settings = Settings(optimiser, epochs=2, batch_size=8)
-    site = make_site(Recipe(), module=model, settings=settings, chunk=chunk)
-    for work, result in zip(works(site), trained(site, works(site)), strict=True):
+    holdings = make_holdings(Recipe(), module=model, settings=settings, chunk=chunk)
+    for work, result in zip(works(holdings), trained(holdings, works(holdings)), strict=True):
         plain = copy.deepcopy(model)
         sgd = torch.optim.SGD(plain.parameters(), 0.1, optimiser.momentum)
         plan = schedule(work.rows, work.key, 8, 2, pads=True)
         for positions, mask in zip(plan.positions, plan.mask, strict=True):
             rows = torch.from_numpy(work.rows[positions[mask > 0]])
             sgd.zero_grad()
-            value = F.cross_entropy(plain(site.federation.x[rows]), site.federation.y[rows])
+            value = F.cross_entropy(plain(holdings.federation.x[rows]), holdings.federation.y[rows])
             value.backward()  # type: ignore[no-untyped-call]
             sgd.step()
         assert_close(result.tensors, copied(plain.state_dict()), 1e-5)
@@ -377,11 +388,11 @@ def test_gradients_may_lie_in_memory_in_any_order(chunk: int, optimiser: Optimis
 
 @pytest.mark.parametrize("chunk", [1, 2, 4])
 def test_a_client_that_raises_harms_nobody_else(chunk: int) -> None:
-    site = make_site(Recipe(), settings=SETTINGS, chunk=chunk)
-    healthy = trained(site, works(site))
-    broken = works(site)
+    holdings = make_holdings(Recipe(), settings=SETTINGS, chunk=chunk)
+    healthy = trained(holdings, works(holdings))
+    broken = works(holdings)
     broken[2] = replace(broken[2], rows=broken[2].rows + 10_000)
-    results = train(broken, site.training(Phase(), 1.0))
+    results = train(broken, holdings.training(Phase(), 1.0))
     assert isinstance(results[2], IndexError | RuntimeError)
     for i in (0, 1, 3):
         result = results[i]
@@ -390,12 +401,12 @@ def test_a_client_that_raises_harms_nobody_else(chunk: int) -> None:
 
 
 def test_a_client_whose_loss_is_not_a_number_harms_nobody_in_its_stack() -> None:
-    site = make_site(Recipe(), settings=SETTINGS, chunk=4)
-    healthy = trained(site, works(site))
-    poisoned = works(site)
+    holdings = make_holdings(Recipe(), settings=SETTINGS, chunk=4)
+    healthy = trained(holdings, works(holdings))
+    poisoned = works(holdings)
     weight = torch.full((len(poisoned[1].rows),), float("nan"))
     poisoned[1] = replace(poisoned[1], sample_weight=weight)
-    results = trained(site, poisoned)
+    results = trained(holdings, poisoned)
     assert torch.isnan(results[1].tensors["head.weight"]).all()
     for i in (0, 2, 3):
         assert_close(results[i].tensors, healthy[i].tensors, 1e-5)
@@ -403,8 +414,8 @@ def test_a_client_whose_loss_is_not_a_number_harms_nobody_in_its_stack() -> None
 
 def test_a_single_sample_under_batch_norm_is_one_lost_client() -> None:
     federation = toy_federation((1, 16))
-    site = make_site(Recipe(), federation, toy_model("batch-norm"), SETTINGS)
-    alone, other = train(works(site), site.training(Phase(), 1.0))
+    holdings = make_holdings(Recipe(), federation, toy_model("batch-norm"), SETTINGS)
+    alone, other = train(works(holdings), holdings.training(Phase(), 1.0))
     assert isinstance(alone, ValueError)
     assert isinstance(other, Trained)
 
@@ -415,15 +426,15 @@ def test_an_objective_that_raises_fails_every_client_with_its_reason() -> None:
         def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
             raise ZeroDivisionError("by design")
 
-    site = make_site(Recipe(objective=Broken()), chunk=4)
-    results = train(works(site), site.training(Phase(), 1.0))
+    holdings = make_holdings(Recipe(objective=Broken()), chunk=4)
+    results = train(works(holdings), holdings.training(Phase(), 1.0))
     assert [str(result) for result in results] == ["by design"] * 4
 
 
 def test_results_stand_in_the_order_of_the_work() -> None:
-    site = make_site(Recipe(), settings=SETTINGS, chunk=2)
-    forwards = trained(site, works(site))
-    backwards = trained(site, works(site)[::-1])[::-1]
+    holdings = make_holdings(Recipe(), settings=SETTINGS, chunk=2)
+    forwards = trained(holdings, works(holdings))
+    backwards = trained(holdings, works(holdings)[::-1])[::-1]
     for ours, theirs in zip(backwards, forwards, strict=True):
         assert_close(ours.tensors, theirs.tensors, 0.0)
 
@@ -450,20 +461,20 @@ def test_workers_keep_the_order_and_give_torch_its_threads_back() -> None:
 
 def test_the_order_in_which_a_dictionary_names_tensors_changes_nothing() -> None:
     """A personal model read back from disk names its tensors in another order."""
-    site = method_site("ditto", "mlp", {"lam": 0.3})
-    phase = site.recipe.trains[1]
-    client = site.federation.clients[0]
-    shuffled = dict(sorted(site.initial.items(), key=lambda item: item[0][::-1]))
-    assert list(shuffled) != list(site.initial)
+    holdings = method_holdings("ditto", "mlp", {"lam": 0.3})
+    phase = holdings.plan.recipe.trains[1]
+    client = holdings.federation.clients[0]
+    shuffled = dict(sorted(holdings.plan.initial.items(), key=lambda item: item[0][::-1]))
+    assert list(shuffled) != list(holdings.plan.initial)
 
     def trained(tensors: dict[str, Tensor], received: dict[str, Tensor]) -> dict[str, Tensor]:
-        names = site.training(phase).trained
+        names = holdings.training(phase).trained
         context = {"received": {n: received[n] for n in received if n in names}}
         work = Work(client.name, client.train, tensors, context, key=(0, client.name))
-        (result,) = train([work], site.training(phase))
+        (result,) = train([work], holdings.training(phase))
         assert isinstance(result, Trained)
         return result.tensors
 
-    one = trained(site.initial, shuffled)
-    other = trained(shuffled, site.initial)
+    one = trained(holdings.plan.initial, shuffled)
+    other = trained(shuffled, holdings.plan.initial)
     assert_same_bits(one, other)

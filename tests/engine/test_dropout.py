@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import Tensors, assert_close, assert_same_bits, make_site, run, toy_federation
+from helpers import Tensors, assert_close, assert_same_bits, make_holdings, run, toy_federation
 from torch import nn
 
 from fedskew.engine.cohort import Trained, Work, train
@@ -15,9 +15,9 @@ from fedskew.engine.dropout import (
     with_stream_dropout,
 )
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.plan import Settings
 from fedskew.models.registry import Classifier
 from fedskew.recipe import Phase, Recipe, find
-from fedskew.site import Settings
 
 
 def dropping(p: float = 0.5) -> nn.Module:
@@ -29,11 +29,14 @@ def dropping(p: float = 0.5) -> nn.Module:
 
 def trained(chunk: int, key: str = "a", p: float = 0.5) -> list[Tensors]:
     settings = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8)
-    site = make_site(Recipe(), toy_federation((16, 20, 7)), dropping(p), settings, chunk=chunk)
+    holdings = make_holdings(
+        Recipe(), toy_federation((16, 20, 7)), dropping(p), settings, chunk=chunk
+    )
     works = [
-        Work(c.name, c.train, site.initial, key=(key, c.name)) for c in site.federation.clients
+        Work(c.name, c.train, holdings.plan.initial, key=(key, c.name))
+        for c in holdings.federation.clients
     ]
-    results = train(works, site.training(Phase(), 1.0))
+    results = train(works, holdings.training(Phase(), 1.0))
     assert all(isinstance(result, Trained) for result in results), results
     return [result.tensors for result in results if isinstance(result, Trained)]
 
@@ -94,12 +97,12 @@ def test_masks_follow_the_key_of_the_client() -> None:
 
 
 def test_a_method_with_dropout_repeats_and_scores_without_it() -> None:
-    first, again = (run(make_site(find("fedavg").recipe(), module=dropping()), 2) for _ in "ab")
+    first, again = (run(make_holdings(find("fedavg").recipe(), module=dropping()), 2) for _ in "ab")
     assert_same_bits(first.everything(), again.everything())
     plain = Classifier(nn.Sequential(nn.Linear(6, 8), nn.Identity(), nn.Linear(8, 8)),
                        nn.Linear(8, 3))  # fmt: skip
     plain.load_state_dict(first.shared)
-    federation = first.site.federation
+    federation = first.holdings.federation
     rows = federation.central_test
     right = (plain(federation.x[rows]).argmax(dim=1) == federation.y[rows]).float().mean()
     key = (2, "global", "central", "", "none", "test", "accuracy")

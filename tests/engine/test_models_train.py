@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from helpers import assert_close, copied, make_site
+from helpers import assert_close, copied, make_holdings
 from torch import Tensor, nn
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 from torch.nn import functional as F
@@ -18,13 +18,13 @@ from fedskew.engine.cohort import Trained, Work, train
 from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
+from fedskew.federate.plan import Settings
 from fedskew.models import Civae, Vae, describe, seeded
 from fedskew.models.made import Made
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.density import DensityLoss
 from fedskew.parts.generative import VaeLoss
 from fedskew.recipe import Phase, Recipe
-from fedskew.site import Settings
 
 SMALL: dict[str, dict[str, object]] = {
     "mlp": {"hidden": [8]},
@@ -94,9 +94,11 @@ def test_a_model_trains_as_in_a_plain_loop(name: str, chunk: int) -> None:
     if isinstance(model, Civae):
         recipe = Recipe(objective=CivaeLoss(beta=20.0, scale=1.0, kl="sum"))
     settings = Settings(Optimiser("sgd", lr), epochs=1, batch_size=4)
-    site = make_site(recipe, federation, model, settings, chunk=chunk)
-    works = [Work(c.name, c.train, site.initial, key=(c.name,)) for c in federation.clients]
-    for work, result in zip(works, train(works, site.training(Phase(), 1.0)), strict=True):
+    holdings = make_holdings(recipe, federation, model, settings, chunk=chunk)
+    works = [
+        Work(c.name, c.train, holdings.plan.initial, key=(c.name,)) for c in federation.clients
+    ]
+    for work, result in zip(works, train(works, holdings.training(Phase(), 1.0)), strict=True):
         assert isinstance(result, Trained), result
         plain = copy.deepcopy(model).train()
         optimiser = torch.optim.SGD(plain.parameters(), lr=lr)
@@ -111,7 +113,7 @@ def test_a_model_trains_as_in_a_plain_loop(name: str, chunk: int) -> None:
             loss = loss_of(plain, federation.x[rows], federation.y[rows], codes)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-        ours = {n: t - site.initial[n] for n, t in result.tensors.items()}
-        theirs = {n: t - site.initial[n] for n, t in copied(plain.state_dict()).items()}
+        ours = {n: t - holdings.plan.initial[n] for n, t in result.tensors.items()}
+        theirs = {n: t - holdings.plan.initial[n] for n, t in copied(plain.state_dict()).items()}
         assert_close(ours, theirs, 1e-5)
-        assert all(bool(ours[n].any()) for n in site.parameters if "weight" in n)
+        assert all(bool(ours[n].any()) for n in holdings.plan.parameters if "weight" in n)

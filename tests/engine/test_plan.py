@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from torch import nn
 
 from fedskew.engine.plan import MOST_STACKED, STACKED_PARAMETERS, choose
@@ -35,6 +36,13 @@ def test_what_is_asked_for_is_given() -> None:
     assert choose(sized(4), "threads").chunk == 1
     assert choose(nn.Conv2d(1, 1, 3), "vectorised", 5).chunk == 5
     assert choose(sized(4), chunk=3).chunk == 3
+
+
+@pytest.mark.parametrize("model", [sized(4), nn.Conv2d(1, 1, 3), nn.BatchNorm1d(2)])
+def test_one_by_one_is_given_to_any_model_and_is_the_only_plain_plan(model: nn.Module) -> None:
+    plan = choose(model, "one-by-one")
+    assert (plan.executor, plan.chunk, plan.is_plain) == ("one-by-one", 1, True)
+    assert not any(choose(model, other).is_plain for other in ("auto", "threads", "vectorised"))
 
 
 def test_the_plan_repeats_and_can_be_written_down() -> None:

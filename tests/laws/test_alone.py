@@ -12,7 +12,7 @@ from helpers import (
     assert_close,
     copied,
     every_method,
-    method_site,
+    method_holdings,
     needs_noise,
     run,
     toy_federation,
@@ -22,11 +22,12 @@ from torch.nn import functional as F
 from fedskew.data.federation import Client
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.plan import Settings
 from fedskew.parts.invariance import IbIrm, Irm
 from fedskew.parts.objective import Erm
 from fedskew.parts.personal import OneStepAhead
 from fedskew.recipe import find
-from fedskew.site import Settings, Site
 
 
 def neutral(name: str) -> dict[str, Any]:
@@ -38,15 +39,15 @@ def neutral(name: str) -> dict[str, Any]:
     return knobs
 
 
-def plainly_trained(site: Site, client: str, rounds: int) -> Tensors:
+def plainly_trained(holdings: Holdings, client: str, rounds: int) -> Tensors:
     """What a textbook PyTorch loop makes of the client's batches; no engine, no parts."""
-    model = copy.deepcopy(site.module).train()
-    model.load_state_dict(site.initial)
-    rows = site.clients[client].train
+    model = copy.deepcopy(holdings.plan.module).train()
+    model.load_state_dict(holdings.plan.initial)
+    rows = holdings.clients[client].train
     has_statistics = any("running_mean" in name for name in model.state_dict())
-    settings = site.settings
+    settings = holdings.plan.settings
     for round_number in range(1, rounds + 1):
-        for number, phase in enumerate(site.recipe.trains):
+        for number, phase in enumerate(holdings.plan.recipe.trains):
             if phase.model != "shared":
                 continue
             moving = phase.trains.names(model)
@@ -55,14 +56,14 @@ def plainly_trained(site: Site, client: str, rounds: int) -> Tensors:
                 lr=settings.optimiser.lr if phase.lr is None else phase.lr,
                 momentum=settings.optimiser.momentum,
             )
-            key = (site.seed, site.stage, "train", number, client, round_number)
+            key = (holdings.plan.seed, holdings.plan.stage, "train", number, client, round_number)
             epochs = settings.epochs if phase.epochs is None else phase.epochs
             plan = schedule(rows, key, settings.batch_size, epochs, not has_statistics)
             for positions, mask in zip(plan.positions, plan.mask, strict=True):
                 chosen = torch.from_numpy(rows[positions[mask > 0]])
                 model.zero_grad()
-                logits = model(site.federation.x[chosen])
-                loss = F.cross_entropy(logits, site.federation.y[chosen])
+                logits = model(holdings.federation.x[chosen])
+                loss = F.cross_entropy(logits, holdings.federation.y[chosen])
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
     return copied(model.state_dict())
@@ -76,7 +77,7 @@ def test_one_client_alone_trains_as_plain_pytorch_does(name: str, kind: str) -> 
         pytest.skip("its objective is not the cross-entropy of the plain loop")
     settings = Settings(Optimiser("sgd", 0.1, momentum=0.5), epochs=2, batch_size=8)
     knobs = neutral(name) or None
-    alone = method_site(name, kind, knobs, federation=toy_federation((19,)), settings=settings)
+    alone = method_holdings(name, kind, knobs, federation=toy_federation((19,)), settings=settings)
     trainer = "pooled" if recipe.pools else "c0"
     result = run(alone, 2)
     assert_close(result.model_of(trainer), plainly_trained(alone, trainer, 2), 1e-5)
@@ -94,8 +95,8 @@ def test_identical_clients_end_where_one_of_them_would_alone(name: str) -> None:
     rows = one.clients[0].train
     many = one.with_data(clients=tuple(Client(f"twin{i}", rows) for i in range(3)))
     settings = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=48)
-    together = run(method_site(name, knobs=knobs, federation=many, settings=settings))
-    alone = run(method_site(name, knobs=knobs, federation=one, settings=settings))
+    together = run(method_holdings(name, knobs=knobs, federation=many, settings=settings))
+    alone = run(method_holdings(name, knobs=knobs, federation=one, settings=settings))
     assert_close(together.shared, alone.shared, 1e-5)
     for client in many.clients if not recipe.pools else ():
         assert_close(together.model_of(client.name), alone.model_of("c0"), 1e-5)

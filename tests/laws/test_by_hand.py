@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Run, make_site, run
+from helpers import Run, make_holdings, run
 from torch import Tensor, nn
 
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.plan import Settings
 from fedskew.models.registry import Classifier
 from fedskew.parts.objective import Batch, Bound, Context, Objective, Tensors
 from fedskew.recipe import find
-from fedskew.site import Settings
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def worked(
     recipe = replace(find(name).recipe(**(knobs or {})), objective=HalfSquare())
     settings = Settings(Optimiser("sgd", 0.5, momentum), epochs=2, batch_size=batch_size)
     federation = two_clients([1.0] * 6, [4, 4, 1, 1, 1, 1], ann=2)
-    return run(make_site(recipe, federation, model, settings), rounds)
+    return run(make_holdings(recipe, federation, model, settings), rounds)
 
 
 def number(tensors: Tensors, name: str = "head.weight") -> float:
@@ -193,7 +193,7 @@ def normalised(name: str) -> Run:
     recipe = replace(find(name).recipe(), objective=HalfSquare())
     settings = Settings(Optimiser("sgd", 0.5), epochs=2, batch_size=4)
     federation = two_clients([0.0, 2.0, 2.0, 6.0], [0, 2, 0, 4], ann=2)
-    return run(make_site(recipe, federation, model, settings), 1)
+    return run(make_holdings(recipe, federation, model, settings), 1)
 
 
 ENTRIES = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")

@@ -29,20 +29,22 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Run, make_site, run
+from helpers import Run, make_holdings, run
 from test_by_hand import is_, number, two_clients
 from test_by_hand import worked as one_weight
 from test_by_hand_generative import noise_of_one
 from torch import Tensor, nn
 
 from fedskew.adapting import Adaptation, adapted
-from fedskew.client import ScoreTask
 from fedskew.engine.graph import Graphs
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.holdings import Holdings
+from fedskew.federate.plan import Settings
+from fedskew.federate.tasks import ScoreTask
 from fedskew.models.civae import Civae
 from fedskew.parts.objective import Tensors
 from fedskew.recipe import Adapt, Phase, find
-from fedskew.site import Settings, Site
+from fedskew.scoring import look
 
 __all__ = ["noise_of_one"]
 
@@ -72,11 +74,11 @@ def line() -> Civae:
     return model
 
 
-def page(name: str, **knobs: Any) -> Site:
+def page(name: str, **knobs: Any) -> Holdings:
     settings = Settings(Optimiser("sgd", 1 / 8), epochs=1, batch_size=4)
     federation = two_clients([1.0, 1.0, -2.0, -2.0, -2.0, -2.0], [0, 0, 0, 0, 0, 1], ann=2)
-    site = make_site(find(name).recipe(**knobs), federation, line(), settings)
-    return replace(site, graphs=_graphs)
+    holdings = make_holdings(find(name).recipe(**knobs), federation, line(), settings)
+    return replace(holdings, graphs=_graphs)
 
 
 def worked(name: str, rounds: int = 1, **knobs: Any) -> Run:
@@ -100,7 +102,7 @@ def towards(target: list[float], part: float) -> list[float]:
 
 def newcomer(result: Run) -> list[float]:
     """What somebody without anything of its own gets: the server's parts in the first model."""
-    return numbers(result.site.received(result.shared, {}))
+    return numbers({**result.holdings.plan.initial, **result.shared})
 
 
 def test_clients_end_where_a_step_takes_them() -> None:
@@ -172,8 +174,9 @@ def test_newcomers_get_the_mean_or_anns_or_an_untrained_part(encoder: str, decod
     classifier = between(1 / 3)[3:]
     assert newcomer(result) == is_([*given[encoder][:2], given[decoder][2], *classifier])
     assert numbers(result.model_of("bob")) == is_([*BOB[:3], *classifier])
-    (scored,) = result.backend.score([ScoreTask("bob", 1, result.shared, "personal", ())])
-    assert numbers(scored.tensors) == is_([*BOB[:3], *classifier])
+    task = ScoreTask("bob", 1, result.shared, "personal", ())
+    (looked,) = look(result.holdings, [task], {"bob": result.backend.private_of("bob")})
+    assert numbers(looked.model) == is_([*BOB[:3], *classifier])
 
 
 def test_a_client_goes_on_from_its_own_encoder_and_the_shared_classifier() -> None:
@@ -194,11 +197,11 @@ def test_a_client_goes_on_from_its_own_encoder_and_the_shared_classifier() -> No
 
 def test_an_adapting_client_moves_encoder_and_decoder_with_alpha_one() -> None:
     """By z: 1 - (1/4)·u = 1 - q/3, by a 2 - q/3, by s (1 - q/3)/4, by d 3/2; u and v stay."""
-    site = page("fed-civae")
-    assert site.recipe.adapts is not None
-    (phase,) = site.recipe.adapts.phases
+    holdings = page("fed-civae")
+    assert holdings.plan.recipe.adapts is not None
+    (phase,) = holdings.plan.recipe.adapts.phases
     once = Adapt((Phase(phase.trains, 1, objective=phase.objective),))
-    (found,) = adapted(site, [Adaptation("ann", site.initial, once)])
+    (found,) = adapted(holdings, [Adaptation("ann", holdings.plan.initial, once)])
     assert not isinstance(found, Exception)
     moved = [1 - (2 - Q / 3) / 8, -(1 - Q / 3) / 32, 13 / 16]
     assert numbers(found) == is_([*moved, U, 0.0])

@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Run, make_site, run
+from helpers import Run, make_holdings, run
 from test_by_hand import is_, two_clients
 from torch import Tensor, nn
 
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.plan import Settings
 from fedskew.models.vae import Vae
 from fedskew.parts.distil import components_of
 from fedskew.parts.generative import VaeLoss
 from fedskew.parts.objective import Batch, Bound
 from fedskew.recipe import find
-from fedskew.site import Settings
 
 ANN, BOB = [11 / 16, -1 / 8, 1 / 2], [1 / 4, -1 / 4, 1 / 4]
 
@@ -60,7 +60,7 @@ def worked(name: str = "vae", rounds: int = 1, lr: float = 1 / 8, **knobs: Any) 
     recipe = find(name).recipe(beta=0.5, **knobs)
     settings = Settings(Optimiser("sgd", lr), epochs=1, batch_size=4)
     federation = two_clients([1.0, 1.0, 2.0, 2.0, 2.0, 2.0], [0] * 6, ann=2)
-    return run(make_site(recipe, federation, line(), settings), rounds)
+    return run(make_holdings(recipe, federation, line(), settings), rounds)
 
 
 def numbers(tensors: dict[str, Tensor]) -> list[float]:

@@ -12,16 +12,16 @@ from math import exp, log
 from typing import Any
 
 import numpy as np
-from helpers import Run, assert_close, make_site, run, toy_federation, toy_model
+from helpers import Run, assert_close, make_holdings, run, toy_federation, toy_model
 from test_by_hand import HalfSquare, is_, number, two_clients
 from torch import nn
 
 from fedskew.data.federation import Client
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.plan import Settings
 from fedskew.models.registry import Classifier
 from fedskew.parts.personal import OneStepAhead
 from fedskew.recipe import find
-from fedskew.site import Settings
 
 
 def product_of_two(name: str, knobs: dict[str, Any], rounds: int = 1, epochs: int = 1) -> Run:
@@ -32,7 +32,7 @@ def product_of_two(name: str, knobs: dict[str, Any], rounds: int = 1, epochs: in
     recipe = replace(find(name).recipe(**knobs), objective=HalfSquare())
     settings = Settings(Optimiser("sgd", 0.5), epochs=epochs, batch_size=4)
     federation = two_clients([1.0] * 6, [3, 3, 1, 1, 1, 1], ann=2)
-    return run(make_site(recipe, federation, Classifier(body, head), settings), rounds)
+    return run(make_holdings(recipe, federation, Classifier(body, head), settings), rounds)
 
 
 def body_and_heads(result: Run) -> list[float]:
@@ -102,7 +102,7 @@ def test_fedrod_by_hand() -> None:
     data = two_clients([1.0, 1.0, 1.0, -1.0, 1.0, 1.0], [0, 0, 0, 1, 1, 1], ann=4)
     data = data.with_data(class_names=("0", "1"))
     settings = Settings(Optimiser("sgd", 0.5), epochs=2, batch_size=4)
-    result = run(make_site(find("fedrod").recipe(), data, Classifier(body, head), settings), 1)
+    result = run(make_holdings(find("fedrod").recipe(), data, Classifier(body, head), settings), 1)
 
     m = (3 * (sigmoid(log(3) + 3 / 8) - 1) - sigmoid(log(3) - 3 / 8)) / 4
     u, b, v = 3 / 16 - m / 2, 1 - 3 / 16 * m, 1 / 4 + (1 - sigmoid(7 / 8)) / 2
@@ -126,7 +126,9 @@ def one_weight_ahead(alpha: float, labels: list[int], ann: int, batch_size: int 
     nn.init.zeros_(next(model.head.parameters()))
     recipe = replace(find("per-fedavg").recipe(alpha=alpha), objective=HalfSquareAhead(alpha))
     settings = Settings(Optimiser("sgd", 0.5), epochs=2, batch_size=batch_size)
-    return run(make_site(recipe, two_clients([1.0] * len(labels), labels, ann), model, settings), 1)
+    return run(
+        make_holdings(recipe, two_clients([1.0] * len(labels), labels, ann), model, settings), 1
+    )
 
 
 def test_per_fedavg_by_hand() -> None:
@@ -154,6 +156,6 @@ def test_identical_clients_of_per_fedavg_end_where_one_of_them_would_alone() -> 
     results = []
     for names in (("twin0", "twin1", "twin2"), ("alone",)):
         data = one.with_data(clients=tuple(Client(name, rows) for name in names))
-        results.append(run(make_site(recipe, data, toy_model(), settings), 3))
+        results.append(run(make_holdings(recipe, data, toy_model(), settings), 3))
     together, alone = results
     assert_close(together.shared, alone.shared, 1e-5)

@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers import Run, make_site, run
+from helpers import Run, make_holdings, run
 from test_by_hand import HalfSquare, is_, two_clients
 from torch import nn
 
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.plan import Settings
 from fedskew.models.registry import Classifier
 from fedskew.recipe import find
-from fedskew.site import Settings
 
 
 def worked(
@@ -38,11 +38,11 @@ def worked(
     recipe = replace(find(name).recipe(**knobs), objective=HalfSquare())
     settings = Settings(Optimiser("sgd", 0.5), epochs=2, batch_size=4)
     federation = two_clients([float(value) for value in x], [4, 0, 1, 0, 1, 0], ann=2)
-    return run(make_site(recipe, federation, model, settings), rounds)
+    return run(make_holdings(recipe, federation, model, settings), rounds)
 
 
 def weights(result: Run) -> list[float]:
-    name = "head.weight" if "body.weight" not in result.site.initial else "body.weight"
+    name = "head.weight" if "body.weight" not in result.holdings.plan.initial else "body.weight"
     return [float(result.model_of(client)[name].reshape(())) for client in ("ann", "bob")]
 
 

@@ -10,7 +10,7 @@ from helpers import (
     Run,
     assert_close,
     copied,
-    method_site,
+    method_holdings,
     run,
     standard_run,
     toy_federation,
@@ -18,8 +18,8 @@ from helpers import (
 )
 
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.plan import Settings
 from fedskew.recipe import Reduction, find, methods
-from fedskew.site import Settings
 
 FULL_BATCH = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=64)
 """Two steps a round on all of a client's data: the order of its samples does not matter."""
@@ -32,7 +32,7 @@ REDUCTIONS = [
 
 
 def finished(name: str, knobs: dict[str, Any], settings: Settings | None = None) -> Run:
-    return run(method_site(name, knobs=knobs, settings=settings))
+    return run(method_holdings(name, knobs=knobs, settings=settings))
 
 
 def assert_same_scores(ours: Run, theirs: Run) -> None:
@@ -52,7 +52,7 @@ def test_the_card_of_a_method_tells_the_truth_about_what_it_reduces_to(
     settings = FULL_BATCH if len(recipe.trains) > 1 else None
     ours = finished(name, reduction.knobs, settings)
     theirs = finished(reduction.equals, reduction.equals_knobs, settings)
-    if ours.site.shared == theirs.site.shared:
+    if ours.holdings.plan.shared == theirs.holdings.plan.shared:
         assert_close(ours.shared, theirs.shared, 1e-6)
     assert_same_scores(ours, theirs)
 
@@ -65,8 +65,8 @@ def test_fedprox_with_a_pull_is_not_fedavg() -> None:
 
 def test_fednova_with_equal_sizes_and_steps_is_fedavg() -> None:
     equal = toy_federation((16, 16, 16))
-    nova = run(method_site("fednova", federation=equal))
-    average = run(method_site("fedavg", federation=equal))
+    nova = run(method_holdings("fednova", federation=equal))
+    average = run(method_holdings("fedavg", federation=equal))
     assert_close(nova.shared, average.shared, 1e-6)
     assert_same_scores(nova, average)
 
@@ -84,21 +84,21 @@ def test_fednova_with_equal_steps_and_any_sizes_is_fedavg(momentum: float) -> No
 
 
 def test_the_first_round_of_scaffold_is_the_uniform_mean() -> None:
-    scaffold = run(method_site("scaffold"), 1)
-    uniform = run(method_site("fedavg", knobs={"weights": "uniform"}), 1)
+    scaffold = run(method_holdings("scaffold"), 1)
+    uniform = run(method_holdings("fedavg", knobs={"weights": "uniform"}), 1)
     assert_close(scaffold.shared, uniform.shared, 1e-6)
 
 
 def test_the_second_round_of_scaffold_is_not_the_uniform_mean() -> None:
-    scaffold = run(method_site("scaffold"), 2)
-    uniform = run(method_site("fedavg", knobs={"weights": "uniform"}), 2)
+    scaffold = run(method_holdings("scaffold"), 2)
+    uniform = run(method_holdings("fedavg", knobs={"weights": "uniform"}), 2)
     assert (scaffold.shared["head.weight"] - uniform.shared["head.weight"]).abs().max() > 1e-4
 
 
 def test_scaffold_keeps_the_server_variate_at_the_mean_of_the_clients() -> None:
     """c = (1/N)·Σ c_k holds in every round when all take part."""
     scaffold = standard_run("scaffold")
-    names = [client.name for client in scaffold.site.federation.clients]
+    names = [client.name for client in scaffold.holdings.federation.clients]
     own = [scaffold.backend.private_of(name)["own_control"] for name in names]
     mean = {n: torch.stack([c[n] for c in own]).mean(dim=0) for n in own[0]}
     assert_close(scaffold.progress.state.memory["control"], mean, 1e-5)
@@ -122,7 +122,7 @@ def test_fedbn_with_batch_norm_is_not_fedavg() -> None:
 def test_ditto_without_a_pull_trains_its_personal_models_as_local_does() -> None:
     ditto = finished("ditto", {"lam": 0.0}, FULL_BATCH)
     local = finished("local", {}, FULL_BATCH)
-    for client in ditto.site.federation.clients:
+    for client in ditto.holdings.federation.clients:
         personal = ditto.backend.private_of(client.name)["personal"]
         assert_close(personal, local.model_of(client.name), 1e-6)
     personal_scores = {k: v for k, v in ditto.scores.items() if k[1:3] == ("personal", "seen")}
@@ -139,8 +139,8 @@ def test_the_global_model_of_ditto_is_that_of_fedavg() -> None:
 
 def test_a_server_learning_rate_of_one_half_goes_half_the_way() -> None:
     start = copied(toy_model().state_dict())
-    whole = run(method_site("fedavg"), 1)
-    half = run(method_site("fedavg", knobs={"server_lr": 0.5}), 1)
+    whole = run(method_holdings("fedavg"), 1)
+    half = run(method_holdings("fedavg", knobs={"server_lr": 0.5}), 1)
     expected = {n: (start[n] + t) / 2 for n, t in whole.shared.items()}
     assert_close(half.shared, expected, 1e-6)
 
@@ -150,5 +150,5 @@ def test_central_on_full_batches_is_one_client_that_holds_everything() -> None:
     central = finished("central", {}, settings)
     federation = toy_federation()
     alone = federation.with_data(clients=(federation.pooled(),))
-    fedavg = run(method_site("fedavg", federation=alone, settings=settings))
+    fedavg = run(method_holdings("fedavg", federation=alone, settings=settings))
     assert_close(central.shared, fedavg.shared, 1e-6)

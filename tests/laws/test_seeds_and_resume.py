@@ -14,15 +14,14 @@ from helpers import (
     Run,
     assert_same_bits,
     every_method,
-    make_site,
-    method_site,
+    make_holdings,
+    method_holdings,
     model_for,
     run,
     scores_of,
     standard_run,
 )
 
-from fedskew.backends import Backend
 from fedskew.recipe import find
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate
@@ -35,7 +34,7 @@ both_kinds = pytest.mark.parametrize("kind", ["mlp", "batch-norm"])
 @both_kinds
 def test_the_same_seed_gives_the_same_bits(name: str, kind: str) -> None:
     first = standard_run(name, kind)
-    again = run(method_site(name, kind))
+    again = run(method_holdings(name, kind))
     assert_same_bits(again.everything(), first.everything())
     assert again.journal.rows == first.journal.rows
     assert again.journal.records == first.journal.records
@@ -43,7 +42,7 @@ def test_the_same_seed_gives_the_same_bits(name: str, kind: str) -> None:
 
 @every_method
 def test_another_seed_gives_other_bits(name: str) -> None:
-    first, other = standard_run(name), run(method_site(name, seed=1))
+    first, other = standard_run(name), run(method_holdings(name, seed=1))
     ours, theirs = first.everything(), other.everything()
     assert ours.keys() == theirs.keys()
     assert any(not torch.equal(ours[n], theirs[n]) for n in ours)
@@ -66,17 +65,14 @@ class DiskJournal(ListJournal):
 
     found: Progress | None = None
 
-    def commit(
-        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
-    ) -> None:
+    def commit(self, progress: Progress, rows: Sequence[Row], record: RoundRecord) -> None:
         if progress.round == self._killed_in:
             raise Killed
-        super().commit(progress, rows, record, backend)
+        super().commit(progress, rows, record)
         state = progress.state
         save_groups(self._folder / "state", {"shared": state.shared})
         save_groups(self._folder / "memory", state.memory)
         save_groups(self._folder / "for", state.personal)
-        self.kept = backend.keep(str(progress.round))
 
     def reopened(self) -> DiskJournal:
         """What a new process finds: tensors from the files, the rest as it was written."""
@@ -89,7 +85,6 @@ class DiskJournal(ListJournal):
             personal=load_groups(self._folder / "for"),
         )
         after.found = replace(last, state=state)
-        after.kept = self.kept
         return after
 
 
@@ -100,17 +95,16 @@ def test_a_killed_run_resumes_to_the_bits_of_an_uninterrupted_one(
 ) -> None:
     """Killed after round 3 was trained but before it was committed: round 3 is done again."""
     journal = DiskJournal(tmp_path, killed_in=3)
-    site = method_site(name, kind)
+    holdings = method_holdings(name, kind)
     with pytest.raises(Killed):
-        federate(site, OpenBackend(site, tmp_path), Rounds(3), journal)
+        federate(holdings.plan, OpenBackend(holdings, tmp_path), Rounds(3), journal)
     assert [record.round for record in journal.records] == [1, 2]
 
     # A new process compiles its steps anew.
     recipe = find(name).recipe()
-    site = make_site(recipe, module=model_for(recipe, kind))
-    resumed = Run(site, OpenBackend(site, tmp_path), journal.reopened())
-    resumed.backend.restore(journal.kept)
-    resumed.progress = federate(site, resumed.backend, Rounds(3), resumed.journal)
+    holdings = make_holdings(recipe, module=model_for(recipe, kind))
+    resumed = Run(holdings, OpenBackend(holdings, tmp_path), journal.reopened())
+    resumed.progress = federate(holdings.plan, resumed.backend, Rounds(3), resumed.journal)
 
     whole = standard_run(name, kind)
     assert [record.round for record in resumed.journal.records] == [3]

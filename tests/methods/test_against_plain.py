@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Run, assert_close, make_site, run
+from helpers import Run, assert_close, make_holdings, run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,9 +23,9 @@ from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.plan import Settings
 from fedskew.models.registry import Classifier
 from fedskew.recipe import find
-from fedskew.site import Settings
 
 Weights = dict[str, Tensor]
 ROUNDS, EPOCHS, BATCH, LR, SEED = 3, 2, 20, 0.01, 7
@@ -142,8 +142,8 @@ def combination(weights: list[float], models: list[Weights]) -> Weights:
 
 def ours(name: str, data: Federation, model: nn.Module, momentum: float = 0.0, **knobs: Any) -> Run:
     settings = Settings(Optimiser("sgd", LR, momentum), EPOCHS, BATCH)
-    site = make_site(find(name).recipe(**knobs), data, model, settings, chunk=4, seed=SEED)
-    return run(site, ROUNDS)
+    holdings = make_holdings(find(name).recipe(**knobs), data, model, settings, chunk=4, seed=SEED)
+    return run(holdings, ROUNDS)
 
 
 @momenta

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import assert_close, copied, make_site, run
+from helpers import assert_close, copied, make_holdings, run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,9 +24,9 @@ from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
+from fedskew.federate.plan import Settings
 from fedskew.models.registry import Classifier
 from fedskew.recipe import find
-from fedskew.site import Settings
 
 Batches = list[tuple[Tensor, Tensor]]
 Gradients = dict[str, Tensor]
@@ -266,15 +266,15 @@ def where_they_agree(ends: Tensor, start: Tensor, shares: Any) -> Tensor:
 def test_an_objective_follows_its_definition(mnist: Federation, objective: str, chunk: int) -> None:
     recipe = find(objective).recipe(**KNOBS[objective])
     settings = Settings(Optimiser("sgd", LR), EPOCHS, BATCH)
-    site = make_site(recipe, mnist, model(), settings, chunk=chunk, seed=SEED)
+    holdings = make_holdings(recipe, mnist, model(), settings, chunk=chunk, seed=SEED)
     expected = plainly(mnist, objective, by_size)
-    assert_close(run(site, ROUNDS).shared, expected, 2e-4)
+    assert_close(run(holdings, ROUNDS).shared, expected, 2e-4)
 
 
 @pytest.mark.parametrize("objective", ["erm", "irm", "groupdro"])
 def test_an_objective_goes_with_another_aggregator(mnist: Federation, objective: str) -> None:
     recipe = find(objective).recipe(base={"name": "fedgma", "tau": 0.8}, **KNOBS[objective])
     settings = Settings(Optimiser("sgd", LR), EPOCHS, BATCH)
-    site = make_site(recipe, mnist, model(), settings, seed=SEED)
+    holdings = make_holdings(recipe, mnist, model(), settings, seed=SEED)
     expected = plainly(mnist, objective, where_they_agree)
-    assert_close(run(site, ROUNDS).shared, expected, 1e-3)
+    assert_close(run(holdings, ROUNDS).shared, expected, 1e-3)

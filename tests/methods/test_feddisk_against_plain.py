@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedskew.weighing import load_weights
 from helpers import assert_close
 from numpy.typing import NDArray
 from scipy.optimize import brentq
@@ -29,7 +30,6 @@ from fedskew.engine.batches import schedule
 from fedskew.engine.streams import torch_seed
 from fedskew.experiment import Run
 from fedskew.store import load_groups
-from fedskew.weighing import load_weights
 
 SEED, BATCH, ROUNDS, EPOCHS = 7, 20, 12, 10
 ADAM, SGD, LAST = 0.02, 0.25, 0.5

@@ -269,8 +269,8 @@ def test_per_fedavg_is_scored_after_an_epoch_at_the_inner_rate_on_training_data(
     )
     result = ours("per-fedavg", tested, smooth(), momentum, alpha=0.05)
     adapts = find("per-fedavg").recipe(alpha=0.05).adapts
-    tasks = score_tasks(result.site, result.progress.state, ROUNDS, adapts)
-    results = scored(result.site, result.backend, tasks)
+    tasks = score_tasks(result.holdings, result.progress.state, ROUNDS, adapts)
+    results = scored(result.holdings, result.backend, tasks)
     rows = [row for _, rows in results for row in rows]
     found = {(r.client, r.metric): r.value for r in rows if r.adapted == "fine-tuned 1"}
     assert not any(answer.error for answer, _ in results)

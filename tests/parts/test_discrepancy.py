@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import assert_close, method_site, run, toy_federation
+from helpers import assert_close, method_holdings, run, toy_federation
 from scipy.spatial.distance import cosine
 from scipy.stats import entropy, norm
 
@@ -168,7 +168,7 @@ def lopsided() -> Federation:
 
 
 def test_the_more_lopsided_a_client_the_less_it_weighs() -> None:
-    result = run(method_site("feddisco", federation=lopsided()), 1)
+    result = run(method_holdings("feddisco", federation=lopsided()), 1)
     measured = result.progress.state.measured
     even, one, two = (measured[name] for name in ("even", "one", "two"))
     assert even["discrepancy"] == pytest.approx(0.0, abs=1e-6)
@@ -182,11 +182,11 @@ def test_the_more_lopsided_a_client_the_less_it_weighs() -> None:
 def test_it_replaces_the_weights_of_other_methods(base: str) -> None:
     """Without discrepancy and offset it is the base by size, and with them it is not."""
     neutral = {"base": base, "alpha": 0.0, "b": 0.0}
-    ours = run(method_site("feddisco", knobs=neutral), 2)
-    theirs = run(method_site(base, knobs={"weights": "size"}), 2)
+    ours = run(method_holdings("feddisco", knobs=neutral), 2)
+    theirs = run(method_holdings(base, knobs={"weights": "size"}), 2)
     assert_close(ours.shared, theirs.shared, 1e-6)
-    moved = run(method_site("feddisco", knobs={"base": base}, federation=lopsided()), 2)
-    still = run(method_site(base, knobs={"weights": "size"}, federation=lopsided()), 2)
+    moved = run(method_holdings("feddisco", knobs={"base": base}, federation=lopsided()), 2)
+    still = run(method_holdings(base, knobs={"weights": "size"}, federation=lopsided()), 2)
     name = sorted(moved.shared)[0]
     assert (moved.shared[name] - still.shared[name]).abs().max() > 1e-4
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Tensors, copied, make_site, run, standard_run, toy_federation, toy_model
+from helpers import Tensors, copied, make_holdings, run, standard_run, toy_federation, toy_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -70,7 +70,7 @@ def test_both_heads_predict_together() -> None:
 def test_a_head_that_is_not_linear_is_refused_in_one_sentence() -> None:
     model = Classifier(nn.Flatten(), nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)))
     with pytest.raises(ConfigError, match=r"'head' is a torch\.nn\.Linear, not Sequential"):
-        make_site(find("fedrod").recipe(), module=model)
+        make_holdings(find("fedrod").recipe(), module=model)
 
 
 def numpy_loss(model: TwoHeads, batch: Batch, counts: list[float], gamma: float) -> float:
@@ -159,11 +159,11 @@ def test_scores_are_those_of_both_heads_and_of_the_generic_one() -> None:
 
 def test_an_unseen_client_of_fedrod_predicts_with_the_generic_head_alone() -> None:
     result = standard_run("fedrod")
-    site, federation = result.site, result.site.federation
+    holdings, federation = result.holdings, result.holdings.federation
     (unseen,) = federation.unseen
     model = toy_model().eval()
     model.load_state_dict(result.shared)
-    extended = site.evaluation.here()
+    extended = holdings.plan.evaluation.here()
     extended.load_state_dict(result.model_of(unseen.name))
     x, y = federation.x[unseen.test], federation.y[unseen.test]
     with torch.no_grad():
@@ -181,7 +181,7 @@ def test_fedrod_trains_where_a_client_lacks_classes() -> None:
     rows = federation.clients[2].train
     one_class = rows[federation.y.numpy()[rows] == federation.y.numpy()[rows[0]]]
     clients = (federation.clients[0], Client("narrow", one_class))
-    result = run(make_site(find("fedrod").recipe(), federation.with_data(clients=clients)), 2)
+    result = run(make_holdings(find("fedrod").recipe(), federation.with_data(clients=clients)), 2)
     assert [record.failures for record in result.journal.records] == [{}, {}]
 
 

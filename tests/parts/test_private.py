@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import assert_close, assert_same_bits, method_site, run, toy_federation
+from helpers import assert_close, assert_same_bits, method_holdings, run, toy_federation
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,12 +18,12 @@ from fedskew.data.federation import Client
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
 from fedskew.experiment import run as run_experiment
+from fedskew.federate.plan import Settings
 from fedskew.parts.aggregate import BySize, Mean, ServerState, Uniform, Update
 from fedskew.parts.private import Private
 from fedskew.privacy import epsilon
 from fedskew.recipe import find
 from fedskew.report.terminal import run_summary
-from fedskew.site import Settings
 
 PLAIN = Mean(Uniform())
 ONLY_CLIPPED: dict[str, Any] = {"clip": 1e30, "noise": 0.0}
@@ -152,17 +152,17 @@ def test_one_client_in_anothers_place_moves_the_sum_by_at_most_twice_the_clip(
 def test_a_clip_nobody_reaches_and_no_noise_leave_the_very_bits_of_the_uniform_mean(
     kind: str,
 ) -> None:
-    ours = run(method_site("private", kind, ONLY_CLIPPED))
-    theirs = run(method_site("fedavg", kind, {"weights": "uniform"}))
+    ours = run(method_holdings("private", kind, ONLY_CLIPPED))
+    theirs = run(method_holdings("fedavg", kind, {"weights": "uniform"}))
     assert_same_bits(ours.shared, theirs.shared)
 
 
 @pytest.mark.parametrize("base", ["fedprox", "fedbn", "fedper", "ditto", "fedreptile", "vae"])
 def test_it_makes_other_methods_private(base: str) -> None:
-    ours = run(method_site("private", "batch-norm", {"base": base, **ONLY_CLIPPED}), 2)
-    theirs = run(method_site(base, "batch-norm", {"weights": "uniform"}), 2)
+    ours = run(method_holdings("private", "batch-norm", {"base": base, **ONLY_CLIPPED}), 2)
+    theirs = run(method_holdings(base, "batch-norm", {"weights": "uniform"}), 2)
     assert_close(ours.everything(), theirs.everything(), 1e-6)
-    noisy = run(method_site("private", "batch-norm", {"base": base}), 2)
+    noisy = run(method_holdings("private", "batch-norm", {"base": base}), 2)
     assert noisy.shared.keys() == theirs.shared.keys()
     name = next(n for n in sorted(noisy.shared) if n.endswith("weight"))
     assert (noisy.shared[name] - theirs.shared[name]).abs().max() > 1e-2
@@ -174,16 +174,16 @@ def test_identical_clients_without_noise_end_where_one_of_them_would_alone() -> 
     many = one.with_data(clients=tuple(Client(f"twin{i}", rows) for i in range(3)))
     settings = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=48)
     knobs = {"clip": 0.05, "noise": 0.0}
-    together = run(method_site("private", knobs=knobs, federation=many, settings=settings))
-    alone = run(method_site("private", knobs=knobs, federation=one, settings=settings))
+    together = run(method_holdings("private", knobs=knobs, federation=many, settings=settings))
+    alone = run(method_holdings("private", knobs=knobs, federation=one, settings=settings))
     assert_close(together.shared, alone.shared, 1e-5)
     assert together.progress.state.measured["twin0"]["clipped"] == 1.0
 
 
 def test_no_client_moves_the_model_by_more_than_the_clip_in_a_round() -> None:
-    site = method_site("private", knobs={"clip": 0.01, "noise": 0.0})
-    result = run(site, 3)
-    before = site.initial
+    holdings = method_holdings("private", knobs={"clip": 0.01, "noise": 0.0})
+    result = run(holdings, 3)
+    before = holdings.plan.initial
     for progress in result.journal.states:
         after = progress.state.shared
         moved = torch.cat([(after[n] - before[n]).flatten() for n in sorted(after)])
@@ -242,9 +242,9 @@ def test_a_run_records_norms_and_what_it_spent(tmp_path: Path) -> None:
 def test_a_reptile_step_towards_the_private_mean_is_a_part_of_the_way() -> None:
     """Two rounds at clip = 0.01: nobody can move the model by more than η·clip in either."""
     knobs = {"base": {"name": "fedreptile-civae", "eta": 0.35}, "clip": 0.01, "noise": 0.0}
-    site = method_site("private", knobs=knobs)
-    result = run(site, 2)
-    before = site.initial
+    holdings = method_holdings("private", knobs=knobs)
+    result = run(holdings, 2)
+    before = holdings.plan.initial
     for progress in result.journal.states:
         after = progress.state.shared
         moved = torch.cat([(after[n] - before[n]).flatten() for n in sorted(after)])

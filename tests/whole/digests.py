@@ -157,7 +157,9 @@ def of_run(run: fedskew.Run) -> Digests:
     return {
         "models": of_arrays(tensors),
         "metrics": digest(sorted(json.dumps(json.loads(line), sort_keys=True) for line in lines)),
-        "summary": digest([sorted(map(json.dumps, result["scores"])), [result[t] for t in told]]),
+        "summary": digest(
+            [sorted(map(json.dumps, result["scores"])), [result.get(t) for t in told]]
+        ),
     }
 
 

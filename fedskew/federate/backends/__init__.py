@@ -1,0 +1,35 @@
+"""Who carries asks to clients: this process, or real sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from fedskew.federate.plan import Plan
+from fedskew.federate.roster import Roster
+from fedskew.federate.tasks import Answer, Ask, TogetherTask
+from fedskew.score import Measured
+
+
+class Backend(Protocol):
+    """Carries asks to clients and brings back one answer to each, in the same order.
+
+    Data and private state live behind the backend: the server sees a roster and answers. A lost
+    answer can be asked for again, because private state is labelled and never changes.
+    """
+
+    roster: Roster
+    pools: bool
+    """Whether all data are in one place, so that they can be looked at together."""
+
+    def begin(self, plan: Plan, made_up: Tensor | None = None) -> None:
+        """Go over to a stage; ``made_up`` are samples the server invented to train on itself."""
+        ...
+
+    def exchange(self, asks: Sequence[Ask]) -> list[Answer]: ...
+
+    def together(self, task: TogetherTask) -> list[Measured]:
+        """What can only be measured where all data are in one place (see ``pools``)."""
+        ...

@@ -1,0 +1,51 @@
+"""A backend in this process that talks to its clients in bytes, as a network would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from fedskew.errors import ConfigError
+from fedskew.federate.backends import Backend
+from fedskew.federate.backends.wire import (
+    decode_answers,
+    decode_asks,
+    encode_answers,
+    encode_asks,
+)
+from fedskew.federate.plan import Plan
+from fedskew.federate.tasks import Answer, Ask, TogetherTask
+from fedskew.score import Measured
+
+
+def handle(clients: Backend, message: bytes) -> bytes:
+    """All that happens where the data are: bytes in, bytes out."""
+    return encode_answers(clients.exchange(decode_asks(message)))
+
+
+class Carrier:
+    """Encodes every ask and every answer and decodes it on the other side.
+
+    Nothing but bytes passes between the server and the ``clients``, whose data stay apart: what
+    takes all of them in one place is refused.
+    """
+
+    pools = False
+
+    def __init__(self, clients: Backend) -> None:
+        self._clients = clients
+        self.roster = clients.roster
+
+    def begin(self, plan: Plan, made_up: Tensor | None = None) -> None:
+        self._clients.begin(plan, made_up)
+
+    def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+        return decode_answers(self.carry(encode_asks(asks)))
+
+    def carry(self, message: bytes) -> bytes:
+        """Take a message to the clients and bring back theirs."""
+        return handle(self._clients, message)
+
+    def together(self, task: TogetherTask) -> list[Measured]:
+        raise ConfigError("clients keep their data to themselves: nothing is measured together.")

@@ -1,0 +1,147 @@
+"""All clients in this process: asks are trained as cohorts, private state is in memory or packs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedskew.client import Outcome, describe_clients, train_clients
+from fedskew.data.federation import Federation
+from fedskew.federate.holdings import Holdings, roster_of
+from fedskew.federate.plan import Plan
+from fedskew.federate.private import PrivateStates, States
+from fedskew.federate.tasks import Answer, Ask, FindTask, SaveTask, Scored, ScoreTask, TogetherTask
+from fedskew.federate.together import measured_together
+from fedskew.parts.finding import Holder
+from fedskew.parts.report import Groups
+from fedskew.predictions import PREDICTIONS, Predictions
+from fedskew.score import Measured
+from fedskew.scoring import look, personal_model, scored
+from fedskew.store import make_folder, save_arrays, save_tensors
+
+
+class LocalBackend:
+    """Runs asks on the engine, one position of all asks after the other.
+
+    ``folder`` is where clients' private states are kept, ``results`` where they leave what stays
+    with them at the end: their own models, and what models said of every sample.
+    """
+
+    pools = True
+
+    def __init__(
+        self,
+        federation: Federation,
+        plan: Plan | None = None,
+        folder: Path | None = None,
+        results: Path | None = None,
+    ) -> None:
+        self.roster = roster_of(federation)
+        self._federation = federation
+        self._states = PrivateStates(folder)
+        self._results = results
+        if plan is not None:
+            self.begin(plan)
+
+    def begin(self, plan: Plan, made_up: Tensor | None = None) -> None:
+        self.holdings = Holdings(plan, self._federation, made_up)
+
+    def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+        private = self._states.of({ask.client: ask.since for ask in asks})
+        scores = self._scored(asks, private)
+        outcomes = self._outcomes(asks, private)
+        labels = self._remembered(asks, outcomes, private)
+        for ask in asks:
+            if ask.save is not None:
+                self._save(ask.save, private[ask.client])
+            self._states.sweep(ask.client, {*ask.keep, ask.since, labels[ask.client]})
+        found = self._found(asks, private)
+        answers = []
+        for ask in asks:
+            outcome = outcomes.get(ask.client, Outcome(ask.client))
+            answers.append(
+                Answer(
+                    ask.client, tuple(scores[ask.client]), outcome.update, outcome.loss,
+                    outcome.error, labels[ask.client], found.get(ask.client, {}),
+                )
+            )  # fmt: skip
+        return answers
+
+    def together(self, task: TogetherTask) -> list[Measured]:
+        return measured_together(self.holdings, task, self._states.of(task.since))
+
+    def _scored(self, asks: Sequence[Ask], private: States) -> dict[str, list[Scored]]:
+        """The first models of all clients, then the second: those alike are scored together."""
+        found: dict[str, list[Scored]] = {ask.client: [] for ask in asks}
+        predictions = Predictions()
+        for place in range(max((len(ask.scores) for ask in asks), default=0)):
+            tasks = [ask.scores[place] for ask in asks if place < len(ask.scores)]
+            for task, looked in zip(tasks, look(self.holdings, tasks, private), strict=True):
+                found[task.client].append(scored(self.holdings, looked))
+                if task.samples:
+                    adapt = None if task.adapt is None else self.holdings.plan.adapts[task.adapt]
+                    predictions.add(self._on(task), adapt, looked)
+        if self._results is not None:
+            predictions.save(self._results / PREDICTIONS)
+        return found
+
+    def _on(self, task: ScoreTask) -> str:
+        return "seen" if self.roster.by_name[task.client].seen else "unseen"
+
+    def _outcomes(self, asks: Sequence[Ask], private: States) -> dict[str, Outcome]:
+        trained = [ask.train for ask in asks if ask.train is not None]
+        described = [ask.describe for ask in asks if ask.describe is not None]
+        outcomes = train_clients(self.holdings, trained, private) if trained else []
+        if described:
+            outcomes += describe_clients(self.holdings, described, private)
+        return {outcome.client: outcome for outcome in outcomes}
+
+    def _remembered(
+        self, asks: Sequence[Ask], outcomes: Mapping[str, Outcome], private: States
+    ) -> dict[str, str]:
+        """Write what clients keep, and tell under which label their newest state stands."""
+        labels = {ask.client: ask.since for ask in asks}
+        written: dict[str, States] = {}
+        for ask in asks:
+            outcome = outcomes.get(ask.client)
+            if outcome is None or outcome.error is not None:
+                continue
+            # What a stage hands over is all that the next one begins with.
+            before = private[ask.client] if ask.train is not None else {}
+            if outcome.keeps:
+                written.setdefault(ask.until, {})[ask.client] = {**before, **outcome.keeps}
+            if outcome.keeps or ask.describe is not None:
+                labels[ask.client] = ask.until if outcome.keeps else ""
+        for label, states in written.items():
+            self._states.put(label, states)
+        return labels
+
+    def _found(self, asks: Sequence[Ask], private: States) -> dict[str, dict[str, Any]]:
+        """The numbers of findings, by client; their arrays go into one file each."""
+        found: dict[str, dict[str, Any]] = {}
+        tasks = [ask.find for ask in asks if ask.find is not None]
+        for finding in self.holdings.plan.recipe.leaves:
+            left = {t.client: finding.leave(self._holder(t, private[t.client])) for t in tasks}
+            arrays = [each.arrays for each in left.values() if each and each.arrays]
+            for client, each in left.items():
+                if each is not None:
+                    found.setdefault(client, {})[finding.name] = each.numbers
+            if arrays and self._results is not None:
+                path = self._results / f"{finding.name}.npz"
+                save_arrays(path, {n: np.concatenate([a[n] for a in arrays]) for n in arrays[0]})
+        return found
+
+    def _holder(self, task: FindTask, private: Groups) -> Holder:
+        client = self.holdings.clients[task.client]
+        ratio = self.holdings.log_ratio_of(client.train)
+        return Holder(client, self._federation.y, private, task.total, ratio)
+
+    def _save(self, task: SaveTask, own: Groups) -> None:
+        if self._results is not None:
+            model = personal_model(self.holdings, task.client, task.sent, own, task.broadcast)
+            folder = make_folder(self._results / "models" / task.name / "personal")
+            save_tensors(folder / f"{task.client}.safetensors", model)

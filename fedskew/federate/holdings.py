@@ -1,0 +1,267 @@
+"""What clients hold, and how the plan of a stage works on it: the side that sees data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedskew.data.federation import Client, Federation
+from fedskew.engine.cohort import Training
+from fedskew.engine.dropout import StreamDropout, dropout_key
+from fedskew.engine.evaluate import Question, Scoring, evaluate, trains_batch_statistics
+from fedskew.engine.graph import Graphs, Step
+from fedskew.engine.streams import torch_seed
+from fedskew.federate.plan import Plan
+from fedskew.federate.roster import POOLED, Member, Roster
+from fedskew.parts.begin import Start
+from fedskew.parts.objective import Batch, Bound, Objective, Tensors
+from fedskew.parts.report import Groups
+from fedskew.recipe import Phase
+from fedskew.types import Indices
+
+SPLITS = ("train", "validation", "test")
+
+
+def roster_of(federation: Federation) -> Roster:
+    """What a server may know of these clients."""
+    y = federation.y.numpy()
+    environment_counts = federation.environment_counts().tolist()
+    low, high = federation.x.aminmax()
+
+    def member(client: Client, seen: bool, environments: Sequence[int]) -> Member:
+        classes = np.bincount(y[client.train], minlength=federation.classes).tolist()
+        return Member(
+            client.name,
+            {split: len(client.split(split)) for split in SPLITS},
+            tuple(classes),
+            tuple(environments),
+            seen,
+            client.name in federation.odd,
+        )
+
+    seen = zip(federation.clients, environment_counts, strict=True)
+    return Roster(
+        federation.name,
+        federation.sample_shape,
+        federation.class_names,
+        (
+            *(member(client, True, counts) for client, counts in seen),
+            *(member(client, False, ()) for client in federation.unseen),
+        ),
+        central=len(federation.central_test),
+        public=len(federation.public),
+        low=float(low),
+        high=float(high),
+        law_known=federation.log_ratio is not None,
+        environments_by=federation.environments_by,
+    )
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """The data of some clients, as the parts of one plan work on them.
+
+    ``made_up`` are samples a server invented, for a recipe that trains on such. ``graphs`` holds
+    the traced steps of models that are made the same way (none: those of this process).
+    """
+
+    plan: Plan
+    federation: Federation
+    made_up: Tensor | None = None
+    graphs: dict[Hashable, Graphs] | None = field(default=None, repr=False)
+    _trainings: dict[Phase, Training] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def clients(self) -> Mapping[str, Client]:
+        federation = self.federation
+        if self.made_up is None:
+            return {POOLED: federation.pooled(), **federation.by_name}
+        behind = np.arange(len(federation.y), len(federation.y) + len(self.made_up))
+        return {POOLED: Client(POOLED, behind), **federation.by_name}
+
+    @cached_property
+    def x(self) -> Tensor:
+        """All samples, those made up behind the others, on the device the models live on."""
+        x = self.federation.x
+        x = x if self.made_up is None else torch.cat([x, self.made_up])
+        return x.to(next(iter(self.plan.initial.values())).device)
+
+    @cached_property
+    def y(self) -> Tensor:
+        """All labels; the first class stands in for those of made-up samples: nobody reads them."""
+        y = self.federation.y
+        if self.made_up is not None:
+            y = torch.cat([y, torch.zeros(len(self.made_up), dtype=y.dtype)])
+        return y.to(self.x.device)
+
+    @cached_property
+    def _steps(self) -> dict[Hashable, Graphs]:
+        """Traced steps by phase, shared by all whose models are made the same way.
+
+        Not for a user's own factory, whose code may change between two runs of one process.
+        """
+        plan, federation = self.plan, self.federation
+        if self.graphs is not None:
+            return self.graphs
+        if plan.model is None or ":" in plan.model.name:
+            return {}
+        made = (plan.model.name, sorted(plan.model.knobs.items()), federation.sample_shape)
+        return _shared_graphs(repr((made, federation.classes, plan.recipe.extends, self.x.device)))
+
+    def rows(self, client: str, split: str) -> Indices:
+        """The rows of a client's split; the central test set belongs to nobody."""
+        if not client:
+            return self.federation.central_test
+        return self.clients[client].split(split)
+
+    def log_ratio_of(self, rows: Indices) -> Tensor | None:
+        """The true log density ratio of some samples, where the law of the data is known."""
+        known = self.federation.log_ratio
+        return None if known is None else known[torch.from_numpy(rows)]
+
+    def class_counts(self, rows: Indices) -> Tensor:
+        """How many of these samples there are of each class."""
+        counts = torch.bincount(self.y[torch.from_numpy(rows)], minlength=self.federation.classes)
+        return counts.to(device=self.x.device, dtype=torch.float32)
+
+    def training(self, phase: Phase, lr_factor: float = 1.0) -> Training:
+        """The engine's view of a phase; its traced steps are kept from round to round."""
+        optimiser = self.plan.settings.optimiser
+        lr = (optimiser.lr if phase.lr is None else phase.lr) * lr_factor
+        if phase not in self._trainings:
+            self._trainings[phase] = self._made(phase)
+        # A copy that shares the traced steps: the learning rate is this caller's own.
+        training = copy.copy(self._trainings[phase])
+        training.optimiser = replace(optimiser, lr=lr)
+        return training
+
+    def _made(self, phase: Phase) -> Training:
+        plan, federation = self.plan, self.federation
+        module, settings = plan.module, plan.settings
+        objective = phase.objective or plan.recipe.objective
+        environments = federation.environments if objective.by_environment else 1
+        trained = plan.trained_by(phase)
+        # How long a phase lasts and how fast it goes changes nothing about its steps.
+        step = replace(phase, epochs=None, lr=None)
+        buffers = tuple(sorted(plan.initial.keys() & dict(module.named_buffers())))
+        memory = objective.memory(environments)
+        optimiser = settings.optimiser
+        return Training(
+            _gradient(module, objective, phase, environments, (*buffers, *memory)),
+            trained=trained,
+            buffers=buffers,
+            optimiser=optimiser,
+            batch_size=settings.batch_size,
+            epochs=settings.epochs if phase.epochs is None else phase.epochs,
+            chunk=plan.execution.chunk,
+            x=self.x,
+            y=self.y,
+            environment=federation.environment if environments > 1 else None,
+            environments=environments,
+            memory=memory,
+            noise=partial(objective.noise, module),
+            pads=not trains_batch_statistics(module),
+            counts_steps=objective.counts_steps,
+            drops=any(isinstance(layer, StreamDropout) for layer in module.modules()),
+            graphs=self._steps.setdefault((step, objective, optimiser.is_plain, environments), {}),
+            plain=plan.execution.is_plain,
+        )
+
+    def scoring(self, objective: Objective | None = None) -> Scoring:
+        """How the engine scores models, by the recipe's objective or another."""
+        chosen = objective or self.plan.recipe.objective
+
+        def score(module: nn.Module, tensors: Tensors, batch: dict[str, Any]) -> Tensors:
+            return chosen.scores(Bound(module, tensors), Batch(**batch))
+
+        noise = partial(chosen.noise, self.plan.module)
+        return Scoring(
+            self.plan.evaluation, score, chosen.summed, noise, self.x, self.y,
+            plain=self.plan.execution.is_plain,
+        )  # fmt: skip
+
+    def begins_with(
+        self, client: str, sent: Tensors, private: Groups, broadcast: Groups, trains: bool = False
+    ) -> Tensors:
+        """The model a client trains from, or is scored with."""
+        plan = self.plan
+
+        def loss(model: Tensors) -> float:
+            key = (plan.seed, plan.stage, "begin", client)
+            asked = Question(model, self.clients[client].train, key)
+            return evaluate([asked], self.scoring())[0]["loss"]
+
+        seed = torch_seed(plan.seed, plan.stage, "model", client)
+        start = Start(plan.module, plan.initial, sent, private, broadcast, seed, loss, trains)
+        return plan.recipe.begins.model(start)
+
+
+@lru_cache(maxsize=16)
+def _shared_graphs(key: str) -> dict[Hashable, Graphs]:
+    return {}
+
+
+def _gradient(
+    module: nn.Module, objective: Objective, phase: Phase, environments: int, held: Sequence[str]
+) -> Step:
+    """What a phase's client follows on one batch: the objective's gradient, corrected.
+
+    ``held`` names the buffers and memory that come back beside it, in this order.
+    """
+
+    def gradient(
+        trained: Tensors, fixed: Tensors, context: dict[str, Any], batch: dict[str, Any]
+    ) -> list[Tensor]:
+        key = batch.pop("key", None)
+        with dropout_key(key):
+            gradients, loss, moved = objective.gradient(
+                module, trained, fixed, Batch(**batch, environments=environments), context
+            )
+        for correction in phase.corrects:
+            gradients = correction.correct(gradients, trained, context)
+        return [*(gradients[name] for name in trained), loss, *(moved[name] for name in held)]
+
+    return gradient
+
+
+def context_of(
+    holdings: Holdings,
+    phase: Phase,
+    training: Training,
+    rows: Indices,
+    received: Tensors,
+    private: Groups,
+    broadcast: Groups,
+) -> dict[str, Any]:
+    """What a phase's parts asked to read about a client that trains on these rows, by name.
+
+    "received" is the model as sent, "class_counts" the rows' labels, "lr" the step size, "adaptive"
+    1 if steps are Adam's and else 0; any other name is a group of the client's private state or of
+    the server's broadcast, and reads as zeros until somebody has written it.
+    """
+    objective = phase.objective or holdings.plan.recipe.objective
+    device = holdings.x.device
+    context: dict[str, Any] = {}
+    for name in sorted(set(objective.reads).union(*(part.reads for part in phase.corrects))):
+        if name == "received":
+            context[name] = {n: received[n] for n in sorted(training.trained)}
+        elif name == "class_counts":
+            context[name] = holdings.class_counts(rows)
+        elif name == "lr":
+            context[name] = torch.tensor(training.optimiser.lr, device=device)
+        elif name == "adaptive":
+            context[name] = torch.tensor(float(training.optimiser.kind == "adam")).to(device)
+        elif name in private:
+            context[name] = private[name]
+        elif name in broadcast:
+            context[name] = broadcast[name]
+        else:
+            context[name] = {n: torch.zeros_like(received[n]) for n in sorted(training.trained)}
+    return context

@@ -1,0 +1,109 @@
+"""What the server and the clients of a stage agree on: recipe, model, settings, seed; no data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from torch import nn
+
+from fedskew.config import Named
+from fedskew.engine.evaluate import EvaluationModules
+from fedskew.engine.optim import Optimiser
+from fedskew.engine.plan import Execution
+from fedskew.errors import ConfigError
+from fedskew.parts.objective import Tensors
+from fedskew.parts.report import Report
+from fedskew.recipe import Adapt, Phase, Recipe
+
+ModelKind = Literal["global", "personal"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How clients train unless a phase says otherwise."""
+
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    epochs: int = 1
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One stage: its recipe, the model it begins with, how clients train, and the seed.
+
+    ``model`` is the model as it is picked by name, if it is. ``adapts`` are the adaptations models
+    may be scored after, ``hands_over`` the reports that end the stage: tasks name both by place.
+    """
+
+    recipe: Recipe
+    module: nn.Module
+    initial: Tensors
+    settings: Settings
+    execution: Execution
+    seed: int
+    stage: str = "main"
+    model: Named | None = None
+    adapts: tuple[Adapt, ...] = ()
+    hands_over: tuple[Report, ...] = ()
+
+    @cached_property
+    def evaluation(self) -> EvaluationModules:
+        return EvaluationModules(self.module)
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        return self.recipe.shares.names(self.module)
+
+    @cached_property
+    def shared_in_order(self) -> list[str]:
+        return sorted(self.shared)
+
+    @cached_property
+    def private(self) -> list[str]:
+        """Entries of the model a client keeps for the next round."""
+        entries = self.module.state_dict().keys()
+        return sorted((entries - self.shared) | self.recipe.begins.keeps.names(self.module))
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.module.named_parameters())
+
+    @property
+    def sent_parameters(self) -> int:
+        """How many numbers of its model, without statistics, a client sends each round."""
+        return sum(self.initial[name].numel() for name in self.shared & self.parameters)
+
+    @cached_property
+    def has_personal_phase(self) -> bool:
+        return any(phase.model == "personal" for phase in self.recipe.trains)
+
+    @cached_property
+    def has_global_model(self) -> bool:
+        """Whether the shared entries alone are a model: what is private was never trained."""
+        trained = set().union(*(p.trains.names(self.module) for p in self.recipe.trains))
+        return trained <= self.shared
+
+    @cached_property
+    def has_personal_models(self) -> bool:
+        """Whether clients end with models of their own."""
+        recipe = self.recipe
+        own = self.has_personal_phase or recipe.aggregates.per_client or recipe.begins.personal
+        return own or not self.has_global_model
+
+    @property
+    def primary_model(self) -> ModelKind:
+        return "personal" if self.has_personal_models else "global"
+
+    def trained_by(self, phase: Phase) -> frozenset[str]:
+        """The parameters that move in a phase."""
+        trained = phase.trains.names(self.module) & self.parameters
+        if not trained:
+            part = " and ".join(phase.trains.only) or "what is left of it"
+            raise ConfigError(f"the model has no parameters to train in its {part}.")
+        return trained
+
+    def label(self, round_number: int) -> str:
+        """The name of the private state a round leaves at clients."""
+        return f"{self.stage}-{round_number:06d}"

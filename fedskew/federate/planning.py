@@ -1,0 +1,171 @@
+"""From a config and a roster to the plan of a stage, refused where the two do not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fedskew.config import Config, Named, TrainSection, make_config
+from fedskew.engine.dropout import with_stream_dropout
+from fedskew.engine.optim import Optimiser
+from fedskew.engine.plan import choose
+from fedskew.engine.streams import stream, torch_seed
+from fedskew.errors import ConfigError
+from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.roster import Roster
+from fedskew.models import seeded
+from fedskew.models.registry import MODELS
+from fedskew.parts.report import Groups
+from fedskew.parts.select import EVERYTHING, only
+from fedskew.recipe import Adapt, ModelChoice, Phase, Recipe, Stage
+from fedskew.server import Rounds
+
+MAIN = "main"
+
+
+def make_plan(config: Config, roster: Roster, stage: Stage) -> Plan:
+    """A stage's recipe with the model, settings and executor it trains with."""
+    module = checked_model(config, roster, stage)
+    train = _train_section(config, stage)
+    device = torch.device(config.device)
+    initial = {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}
+    optimiser = Optimiser(train.optimiser, train.lr, train.momentum, train.weight_decay)
+    plan = Plan(
+        recipe=stage.recipe,
+        module=module.to(device).train(),
+        initial=initial,
+        settings=Settings(optimiser, train.epochs, train.batch_size),
+        execution=choose(module, config.executor),
+        seed=config.seed,
+        stage=stage.name,
+        model=_model_of(config, roster, stage),
+        hands_over=stage.hands_over,
+    )
+    adapts = adaptations(config, plan, roster) if stage.name == MAIN else ()
+    return replace(plan, adapts=adapts)
+
+
+def made_up(config: Config, plan: Plan, memory: Groups) -> Tensor | None:
+    """The samples a server invents for a recipe that trains on such, of what it was handed."""
+    if plan.recipe.invents is None:
+        return None
+    rng = stream(config.seed, plan.stage, "invented")
+    return plan.recipe.invents.samples(plan.module, memory, rng)
+
+
+def checked_model(config: Config, roster: Roster, stage: Stage) -> nn.Module:
+    """The model a stage begins with, if its recipe, the settings and the data go together."""
+    chosen = _model_of(config, roster, stage)
+    module = seeded(
+        chosen.name, roster.sample_shape, roster.classes,
+        seed=torch_seed(config.seed, stage.name, "model"), **chosen.knobs,
+    )  # fmt: skip
+    if stage.recipe.extends:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
+            module = stage.recipe.extends(module)
+    _check_parts(config.method.name, chosen.name, module, stage.recipe)
+    module = with_stream_dropout(module)
+    train = _train_section(config, stage)
+    if train.optimiser != "sgd" and any(report.needs_sgd for report in stage.recipe.reports):
+        raise ConfigError(
+            f"method {config.method.name!r} reads gradients off the way its clients went: "
+            f"it needs train.optimiser = 'sgd', not {train.optimiser!r}."
+        )
+    fitting = roster.whole_where_small(train.batch_size)
+    stage.recipe.objective.check(module, fitting, train.batch_size)
+    for report in (*stage.recipe.reports, *stage.hands_over):
+        report.check(roster)
+    return module
+
+
+def _model_of(config: Config, roster: Roster, stage: Stage) -> Named:
+    if isinstance(stage.model, ModelChoice):
+        return Named(**stage.model.fitting(roster))
+    return Named(**stage.model) if stage.model else config.model
+
+
+def _check_parts(method: str, name: str, module: nn.Module, recipe: Recipe) -> None:
+    """Refuse a model that lacks what the method's objective calls."""
+    parts = dict(module.named_children())
+    missing = [part for part in recipe.objective.needs if part not in parts]
+    if missing:
+        wanted = " and ".join(
+            f"{'an' if part[0] in 'aeiou' else 'a'} {part}" for part in recipe.objective.needs
+        )
+        fitting = sorted(n for n, e in MODELS.items() if set(missing) <= set(e.parts))
+        raise ConfigError(
+            f"method {method!r} needs a model with {wanted}, which "
+            f"{name!r} is not: choose from {', '.join(fitting)}."
+        )
+
+
+def _train_section(config: Config, stage: Stage) -> TrainSection:
+    """The run's settings with the stage's own, which the user may have written."""
+    return make_config({"train": {**config.train.model_dump(), **stage.train}}).train
+
+
+def make_rounds(config: Config, stage: Stage, roster: Roster) -> Rounds:
+    """How long a stage goes on, who takes part, and what is scored when."""
+    train, evaluate = _train_section(config, stage), config.evaluate
+    if train.clients_per_round and train.clients_per_round > len(roster.seen):
+        raise ConfigError(
+            f"train.clients_per_round is {train.clients_per_round}, "
+            f"but there are {len(roster.seen)} clients."
+        )
+    return Rounds(
+        rounds=train.rounds if stage.rounds is None else stage.rounds,
+        clients_per_round=train.clients_per_round,
+        min_clients=train.min_clients,
+        patience=train.patience,
+        score_every=evaluate.every if stage.score_every is None else stage.score_every,
+        lr_decay=train.lr_decay,
+        lr_steps=tuple(train.lr_steps),
+        matrix_rounds=None if evaluate.matrix_rounds is None else tuple(evaluate.matrix_rounds),
+    )
+
+
+def adaptations(config: Config, plan: Plan, roster: Roster) -> tuple[Adapt, ...]:
+    """What a run's models do before they are scored as adapted, for each number of shots."""
+    evaluate, own = config.evaluate, plan.recipe.adapts
+    wanted = [count for count in evaluate.shots if count != 0]
+    phases = own.phases if own else (Phase(epochs=evaluate.fine_tune_epochs),)
+    if not phases[-1].epochs and not evaluate.fine_tune_epochs:
+        if any(count != "all" for count in wanted):
+            raise ConfigError(
+                f"evaluate.shots asks for adaptation, but method {config.method.name!r} says "
+                "nothing about it: set evaluate.fine_tune_epochs."
+            )
+        return ()
+    *before, last = phases
+    parts = evaluate.fine_tune_part
+    if parts == "all":
+        last = replace(last, trains=EVERYTHING)
+    elif parts != "method":
+        last = replace(last, trains=only(*([parts] if isinstance(parts, str) else parts)))
+    if evaluate.fine_tune_epochs:
+        last = replace(last, epochs=evaluate.fine_tune_epochs)
+    if evaluate.fine_tune_lr is not None:
+        last = replace(last, lr=evaluate.fine_tune_lr)
+    plan.trained_by(last)
+    _check_shots(wanted, roster)
+    return tuple(
+        Adapt(
+            (*before, last), None if count == "all" else count, evaluate.fine_tune_patience,
+            evaluate.fine_tune_batch,
+        )
+        for count in wanted
+    )  # fmt: skip
+
+
+def _check_shots(wanted: Sequence[int | str], roster: Roster) -> None:
+    """Refuse a number of shots nobody has: it would be the same as all data."""
+    for count in wanted:
+        if isinstance(count, int) and count > roster.most_of_a_class:
+            raise ConfigError(
+                f"evaluate.shots asks for {count} samples a class, but no client has more than "
+                f"{roster.most_of_a_class} of any."
+            )

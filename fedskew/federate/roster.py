@@ -1,0 +1,111 @@
+"""What a server knows of its clients: names, sizes and the facts they allow; never data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from fedskew.types import Indices
+
+POOLED = "pooled"
+"""Who trains where all data are in one place, or where the server makes up its own."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One client: how many samples it has in each split, and what they are, in numbers.
+
+    ``classes`` counts its training samples by class, ``environments`` by environment.
+    """
+
+    name: str
+    sizes: Mapping[str, int]
+    classes: tuple[int, ...] = ()
+    environments: tuple[int, ...] = ()
+    seen: bool = True
+    odd: bool = False
+    """Whether it was made unlike the others on purpose."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """All clients of a federation, and what is common to their samples.
+
+    ``central`` and ``public`` count the samples of the central test set and those that belong to
+    nobody, ``low`` and ``high`` are the least and the largest value of all inputs. ``law_known``
+    says that the clients' true densities are, ``environments_by`` what tells environments apart.
+
+    >>> ann = Member("ann", {"train": 3}, classes=(2, 1))
+    >>> bob = Member("bob", {"train": 2}, classes=(0, 2), seen=False)
+    >>> two = Roster("toy", (4,), ("a", "b"), (ann, bob))
+    >>> [member.name for member in two.seen], two.most_of_a_class
+    (['ann'], 2)
+    """
+
+    name: str
+    sample_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    members: tuple[Member, ...]
+    central: int = 0
+    public: int = 0
+    low: float = 0.0
+    high: float = 1.0
+    law_known: bool = False
+    environments_by: str = ""
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    @cached_property
+    def by_name(self) -> dict[str, Member]:
+        return {member.name: member for member in self.members}
+
+    @cached_property
+    def seen(self) -> tuple[Member, ...]:
+        return tuple(member for member in self.members if member.seen)
+
+    @cached_property
+    def unseen(self) -> tuple[Member, ...]:
+        return tuple(member for member in self.members if not member.seen)
+
+    @property
+    def most_of_a_class(self) -> int:
+        """The most training samples of one class that any client has."""
+        return max((max(member.classes, default=0) for member in self.members), default=0)
+
+    def counts(self, of: Literal["classes", "environments"]) -> Indices:
+        """How many training samples of each (columns) every seen client (rows) has."""
+        return np.array([getattr(member, of) for member in self.seen], dtype=np.int64)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each thing about these clients that makes scores look too good."""
+        held = self.counts("classes") > 0
+        single = int((held.sum(axis=1) == 1).sum())
+        if 3 * single < len(held) or held.any(axis=0).sum() < 2:
+            return ()
+        return (
+            f"{single} of {len(held)} clients hold one label only: a model can tell "
+            "where a sample comes from instead of what it shows (the source instead of the "
+            "illness), and scores per client flatter it.",
+        )
+
+    def whole_where_small(self, batch_size: int) -> Roster:
+        """The roster once clients too small for a batch from each random environment have one."""
+        if self.environments_by != "random":
+            return self
+        members = tuple(_whole_if_small(m, batch_size) if m.seen else m for m in self.members)
+        return replace(self, members=members)
+
+
+def _whole_if_small(member: Member, batch_size: int) -> Member:
+    if not any(0 < count < batch_size for count in member.environments):
+        return member
+    total = sum(member.environments)
+    whole = (total, *(0 for _ in member.environments[1:]))
+    return replace(member, environments=whole)

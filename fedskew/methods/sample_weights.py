@@ -1,0 +1,130 @@
+"""What a run tells about its sample weights: their worth, what they leak, how true they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.parts.finding import Arrays, Finding, Holder, Left
+from fedskew.parts.ratio import FINE, WEIGHING, effective_size
+from fedskew.parts.report import SAMPLE_WEIGHT
+
+if TYPE_CHECKING:
+    from fedskew.report.picture import Picture
+
+Numbers = NDArray[np.float64]
+
+
+class SampleWeightsLeft(Finding):
+    """By client, how its sample weights came out; every weight stays with the samples."""
+
+    name = "sample_weights"
+
+    def leave(self, holder: Holder) -> Left | None:
+        group = holder.private.get(SAMPLE_WEIGHT)
+        if group is None:
+            return None
+        weights, rows = group["w"].cpu(), holder.client.train
+        weighing = {n: float(t) for n, t in holder.private.get(WEIGHING, {}).items()}
+        entropy = _number(weighing.get("entropy", math.nan))
+        numbers: dict[str, Any] = {
+            "n": len(weights),
+            "effective": effective_size(weights),
+            "least": float(weights.min()),
+            "most": float(weights.max()),
+            "entropy": entropy,
+            # What log ratios were multiplied by, if they were tempered.
+            "power": _number(weighing.get("power", math.nan)),
+            "trouble": int(weighing.get("trouble", FINE)),
+            "leak": leak(len(rows) / holder.total, entropy),
+        }
+        unknown = torch.full((len(rows),), math.nan)
+        true = unknown if holder.log_ratio is None else holder.log_ratio.cpu()
+        if bool(torch.isfinite(true).any()):
+            numbers["truth"] = agreement(weights, true)
+        return Left(
+            numbers,
+            {
+                "client": np.full(len(rows), holder.client.name),
+                "row": rows.astype(np.int64),
+                "weight": weights.numpy().astype(np.float32),
+                "truth": true.numpy().astype(np.float32),
+                "label": holder.y[torch.from_numpy(rows)].numpy().astype(np.int64),
+            },
+        )
+
+    def lines(self, numbers: Mapping[str, Any]) -> list[str]:
+        from fedskew.report.weights import weight_lines
+
+        return weight_lines(numbers)
+
+    def pictures(
+        self, numbers: Mapping[str, Any], arrays: Arrays, result: Mapping[str, Any]
+    ) -> Iterator[Picture]:
+        from fedskew.report.weights import weight_pictures
+
+        return weight_pictures(numbers, arrays, result)
+
+
+def leak(share: float, entropy: float | None) -> dict[str, float] | None:
+    """The paper's bound on what knowing everybody's density tells of a client: I ≤ κ_k·H(Z_k).
+
+    I is in bits, between a sample of the client and a draw from everybody's density, which is the
+    client's own with probability κ_k, its share of all training samples. No model needs fewer bits
+    a sample than H, so those of the client's own take its place. Where that has none (real-valued
+    samples), there is no bound.
+
+    >>> leak(0.25, 80.0)
+    {'share': 0.25, 'bits': 20.0}
+    """
+    return None if entropy is None else {"share": share, "bits": share * entropy}
+
+
+def agreement(weights: Tensor, log_ratio: Tensor) -> dict[str, float | None]:
+    """How logs of weights agree with the true log ratios, and what true weights would be worth.
+
+    ``slope`` is that of the truth over the estimate: 1 is right, below 1 says that the weights
+    differ too much. Weights that are all equal agree with nothing.
+    """
+    log_weights = weights.double().log().cpu().numpy()
+    true = log_ratio.double().cpu().numpy()
+    known = np.isfinite(log_weights) & np.isfinite(true)
+    ours, truth = log_weights[known], true[known]
+    finite = log_ratio[torch.isfinite(log_ratio)].double()
+    return {
+        "pearson": _correlation(ours, truth),
+        "spearman": _correlation(_ranks(ours), _ranks(truth)),
+        "slope": _slope(ours, truth),
+        # Relative to the largest, so that no exponential is infinite.
+        "effective": effective_size((finite - finite.max()).exp()),
+    }
+
+
+def _correlation(a: Numbers, b: Numbers) -> float | None:
+    if len(a) < 2 or not np.ptp(a) or not np.ptp(b):
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _slope(x: Numbers, y: Numbers) -> float | None:
+    if len(x) < 2 or not np.ptp(x):
+        return None
+    centred = x - x.mean()
+    return float(centred @ (y - y.mean()) / (centred @ centred))
+
+
+def _ranks(values: Numbers) -> Numbers:
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(values), dtype=np.float64)
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if math.isfinite(value) else None
