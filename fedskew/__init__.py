@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ __all__ = [
     "predict",
     "run",
 ]
+
+__version__ = version("fedskew")
 
 _HOME = {
     "Client": "fedskew.data.federation",

@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedskew.config import Config
 from fedskew.errors import ConfigError, RunError
 from fedskew.federate.private import pack_file
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.report import Groups
+from fedskew.runs.identity import Identity
 from fedskew.runs.results import METRICS, RESULT, ROUNDS, TIMING
 from fedskew.score import Row
 from fedskew.server import Choice, Progress, RoundRecord
@@ -37,7 +37,7 @@ OFFERED = "stages.json"
 class RunFolder:
     """One run on disk.
 
-    ``config.json``       the resolved settings; their hash names the folder
+    ``config.json``       what decided the numbers, whose hash names the folder: see runs.identity
     ``checkpoint.json``   which files make up the last complete round, and the selected one
     ``checkpoint/``       server state and private state, one file a round
     ``metrics.jsonl``     every measured number; ``rounds.jsonl`` what happened; ``timing.jsonl``
@@ -52,21 +52,21 @@ class RunFolder:
         self.path = path
         self._started = time.monotonic()
 
-    @classmethod
-    def of(cls, config: Config, out: Path) -> RunFolder:
-        name = config.method.name.replace(":", "-")
-        return cls(out / f"{name}-{config.digest}")
-
     @property
     def is_finished(self) -> bool:
         return (self.path / RESULT).is_file()
+
+    @property
+    def predates_formats(self) -> bool:
+        """Whether the run was made before folders had a format version: it can only be read."""
+        return "format" not in read_json(self.path / "config.json")
 
     @property
     def checkpoint_folder(self) -> Path:
         return self.path / "checkpoint"
 
     @contextmanager
-    def opened(self, config: Config, fingerprint: str) -> Iterator[RunFolder]:
+    def opened(self, identity: Identity) -> Iterator[RunFolder]:
         """Create or take up the folder, alone: a second process on the same run is refused."""
         try:
             self.checkpoint_folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,8 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(f"another process is working on {self.path}.") from None
-            self._check_same(config, fingerprint)
+            if not self.holds(identity):
+                write_json(self.path / "config.json", identity.recorded())
             self._roll_back()
             self._started = time.monotonic()
             try:
@@ -89,16 +90,24 @@ class RunFolder:
                     shutil.rmtree(self.path)
                 raise
 
-    def _check_same(self, config: Config, fingerprint: str) -> None:
+    def holds(self, identity: Identity) -> bool:
+        """Whether this run is here, if only begun; another run in its place is refused."""
         path = self.path / "config.json"
-        mine = {"config": config.resolved(), "data": fingerprint}
         if not path.exists():
-            write_json(path, mine)
-        elif read_json(path) != mine:
+            return False
+        found = read_json(path)
+        if found.get("identity") != identity.sha256:
             raise RunError(
-                f"{self.path} was begun with other data than are here now; "
-                "move it away, or bring the first data back."
+                f"{self.path} holds another run than its name says, or one of an older format, "
+                "which cannot be gone on with: move it away."
             )
+        begun, wanted = found["config"]["train"]["rounds"], identity.config.train.rounds
+        if begun != wanted:
+            raise RunError(
+                f"{self.path} was begun as a run of {begun} rounds, not {wanted}: move it away, or "
+                "choose another folder for runs."
+            )
+        return True
 
     def _roll_back(self) -> None:
         """Wipe from the logs what an interrupted round wrote after the last complete one."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fedskew.experiment import Run, run
+from fedskew.experiment import Run, carry_out
 from fedskew.folder import RunFolder
 from fedskew.runner import Shelf
 from fedskew.score import Row
@@ -97,7 +98,8 @@ def reproduce(
         made_with=provenance(),
         started=time.monotonic(),
     )
-    runs = _Runs(folder / "runs", directory, book.made_with.code, report or (lambda step: None))
+    tell = report or (lambda step: None)
+    runs = _Runs(folder / "runs", Shelf(directory), book.made_with.code, tell)
     done = runs.all_of(plan)
     again = fold_cells(suite, scale, done)
     if not all(runs.folder(cell).is_finished for cell in again):
@@ -199,18 +201,17 @@ class _Runs:
     """Where the runs of a suite stand, and how they are done."""
 
     path: Path
-    data_dir: Path | None
+    shelf: Shelf
     code: str
     tell: Report
     done: dict[Path, Run] = field(default_factory=dict)
     """Finished runs by their place: cells that share one share what was read of it."""
 
     def folder(self, cell: Cell) -> RunFolder:
-        return RunFolder.of(cell.config, self.path)
+        return RunFolder(self.path / self.shelf.identity(cell.config).name)
 
     def all_of(self, plan: Sequence[Cell], before: int = 0) -> list[tuple[Cell, Run]]:
         """Do what is left of these; ``before`` is how many were done in an earlier call."""
-        shelf = Shelf(self.data_dir)
         total = before + len(plan)
         done = []
         for number, cell in enumerate(plan, start=before + 1):
@@ -221,11 +222,11 @@ class _Runs:
                 continue
             self.tell(Step(number, total, cell, "started"))
             started = time.monotonic()
-            finished = run(
-                cell.config,
-                out=self.path,
-                federation=shelf.federation(cell.config),
-                watch=_rounds_of(cell, number, total, self.tell),
+            finished = carry_out(
+                self.shelf.identity(cell.config),
+                partial(self.shelf.federation, cell.config),
+                self.path,
+                _rounds_of(cell, number, total, self.tell),
                 draw=False,
             )
             # A run finished by one version of the code is kept by the next: the page must tell.

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedskew.config import Config
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.graph import TracedStep
 from fedskew.engine.optim import Optimiser
@@ -30,6 +31,7 @@ from fedskew.parts.agreement import PerEnvironment
 from fedskew.parts.finding import Finding, Holder, Left
 from fedskew.parts.report import Finished, Groups
 from fedskew.recipe import Recipe, find, methods
+from fedskew.runner import Shelf
 from fedskew.score import Row
 from fedskew.server import Progress, RoundRecord, Rounds, federate
 
@@ -40,6 +42,11 @@ RAGGED = (7, 19, 40, 41)
 """Sizes with short last batches, different step counts and, for batches of 8, one left over."""
 
 every_method = pytest.mark.parametrize("name", sorted(methods()))
+
+
+def folder_of(config: Config, out: Path) -> Path:
+    """Where a run with these settings stands."""
+    return out / Shelf(None).identity(config).name
 
 
 def toy_federation(
