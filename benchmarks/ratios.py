@@ -41,7 +41,7 @@ def run_all(setting: Setting, seed: int, out: Path, code: str) -> int:
     for estimator in ESTIMATORS:
         config = setting.config(estimator, seed)
         folder = out / setting.folder
-        if RunFolder(folder / shelf.identity(config).name).is_finished:
+        if RunFolder.of(shelf.identity(config), folder).is_finished:
             continue
         begin = perf_counter()
         done = run(config, out=folder, federation=shelf.federation(config), draw=False)

@@ -151,7 +151,8 @@ class EvaluateSection(Section):
         0, description="samples drawn from a generative model at the end, to judge it by"
     )
     matrix_rounds: list[Positive] | None = Field(
-        None, description="rounds whose similarity matrices are kept; none: four over the run"
+        None,
+        description="rounds whose similarity matrices are kept; none: 1, 4, 16, ... and the last",
     )
 
 

@@ -25,7 +25,7 @@ from fedskew.folder import RunFolder
 from fedskew.models import seeded
 from fedskew.recipe import Stage, find
 from fedskew.report.figures import draw_run, is_drawn
-from fedskew.runs.earlier import why_anew
+from fedskew.runs.earlier import why_anew, why_going_on
 from fedskew.runs.identity import Identity, identify, resolve, spelled_out
 from fedskew.runs.results import CONFIG, RESULT, Results
 from fedskew.score import MAIN, Row
@@ -203,18 +203,19 @@ def carry_out(
 ) -> Run:
     """Run what an identity says, or finish it; the data are loaded if they are needed."""
     tell = tell or _warn
-    folder = RunFolder(out / identity.name)
+    folder = RunFolder.of(identity, out)
     if files := edited(identity.code):
         tell(
             f"{', '.join(files)} changed on disk since Python imported it, and is run as it was "
             "imported: start Python again to run it as it is now"
         )
     begun, done = folder.holds(identity), Run(folder.path)
-    if begun and folder.is_finished and (is_drawn(folder.path) or not draw):
+    finished = begun and folder.has_finished(identity)
+    if finished and (is_drawn(folder.path) or not draw):
         return done
     federation = whole_where_small(load(), identity.config.train.batch_size)
-    if not folder.is_finished:
-        if not begun and (sentence := why_anew(identity, out)):
+    if not finished:
+        if sentence := why_going_on(identity, folder) if begun else why_anew(identity, out):
             tell(sentence)
         with folder.opened(identity):
             done = Run.just_finished(_run_stages(identity, federation, folder, watch))

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedskew.config import Config
 from fedskew.errors import ConfigError, RunError
 from fedskew.federate.private import pack_file
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.report import Groups
-from fedskew.runs.identity import Identity
 from fedskew.runs.results import METRICS, RESULT, ROUNDS, TIMING
-from fedskew.score import Row
-from fedskew.server import Choice, Progress, RoundRecord
+from fedskew.score import MAIN, Row
+from fedskew.server import Choice, Progress, RoundRecord, keeps_matrices_in_turn
 from fedskew.store import (
     disk_error,
     load_groups,
@@ -30,6 +30,9 @@ from fedskew.store import (
     write_csv,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from fedskew.runs.identity import Identity
 
 OFFERED = "stages.json"
 
@@ -51,6 +54,24 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._started = time.monotonic()
+
+    @classmethod
+    def of(cls, identity: Identity, out: Path) -> RunFolder:
+        """Where a run stands: under its name, or beside it if the run of that name is longer."""
+        folder, wanted = cls(out / identity.name), identity.config.train.rounds
+        if (folder.rounds or 0) > wanted:
+            return cls(out / f"{identity.name}-{wanted}-rounds")
+        return folder
+
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds the run was asked for last, if it is here."""
+        path = self.path / "config.json"
+        return int(read_json(path)["config"]["train"]["rounds"]) if path.exists() else None
+
+    def has_finished(self, identity: Identity) -> bool:
+        """Whether all rounds that are wanted now are done, and summed up."""
+        return self.is_finished and self.rounds == identity.config.train.rounds
 
     @property
     def is_finished(self) -> bool:
@@ -78,8 +99,12 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(f"another process is working on {self.path}.") from None
-            if not self.holds(identity):
+            if not self.holds(identity) or self.rounds != identity.config.train.rounds:
+                # In this order: a folder with a summary has all rounds its config asks for.
+                (self.path / RESULT).unlink(missing_ok=True)
+                shutil.rmtree(self.path / "figures", ignore_errors=True)
                 write_json(self.path / "config.json", identity.recorded())
+            self._forget_out_of_turn(identity.config)
             self._roll_back()
             self._started = time.monotonic()
             try:
@@ -101,13 +126,24 @@ class RunFolder:
                 f"{self.path} holds another run than its name says, or one of an older format, "
                 "which cannot be gone on with: move it away."
             )
-        begun, wanted = found["config"]["train"]["rounds"], identity.config.train.rounds
-        if begun != wanted:
-            raise RunError(
-                f"{self.path} was begun as a run of {begun} rounds, not {wanted}: move it away, or "
-                "choose another folder for runs."
-            )
         return True
+
+    def _forget_out_of_turn(self, config: Config) -> None:
+        """Take back what was done only because a round was the last, now that there are more."""
+        book = self._book() or {"stages": {}}
+        main = book["stages"].get(MAIN)
+        if main is None or main["last"]["round"] >= config.train.rounds:
+            return
+        last = main["last"]
+        if not keeps_matrices_in_turn(last["round"], config.evaluate.matrix_rounds):
+            for file in (self.path / "matrices").glob(f"*-{last['round']:06d}.csv"):
+                file.unlink()
+        if (unless_last := main.pop("unless_last", None)) is not None:
+            last["selected"] = unless_last["choice"]
+            main["selected"] = unless_last["selected"] or last
+            last["private_then"] = main["selected"]["private"]
+            book["lengths"][METRICS] = unless_last["metrics"]
+            write_json(self.path / "checkpoint.json", book)
 
     def _roll_back(self) -> None:
         """Wipe from the logs what an interrupted round wrote after the last complete one."""
@@ -149,6 +185,12 @@ class RunFolder:
             "last": entry,
             "selected": entry if fresh else before["selected"],
         }
+        if progress.unless_last is not None:
+            book["stages"][progress.stage]["unless_last"] = {
+                "choice": asdict(progress.unless_last),
+                "selected": before["selected"] if progress.unless_last.round else None,
+                "metrics": book.get("lengths", {}).get(METRICS, 0),
+            }
         elapsed = {"stage": record.stage, "round": record.round, "seconds": self._lap()}
         book["lengths"] = {
             METRICS: self._append(METRICS, [row.as_dict() for row in rows]),
@@ -176,10 +218,10 @@ class RunFolder:
                 return
 
     def _copy_stage(self, stage: str, other: RunFolder) -> None:
-        theirs = (other._book() or {})["stages"][stage]
-        for entry in theirs.values():
-            for file in _files(entry):
-                shutil.copyfile(other.checkpoint_folder / file, self.checkpoint_folder / file)
+        book = (other._book() or {})["stages"][stage]
+        theirs = {which: book[which] for which in ("last", "selected")}
+        for file in _files(theirs["last"]) | _files(theirs["selected"]):
+            shutil.copyfile(other.checkpoint_folder / file, self.checkpoint_folder / file)
         book = self._book() or {"stages": {}}
         book["stages"][stage] = theirs
         times = [json.loads(line) for line in other._lines_of(stage, TIMING)]
@@ -209,7 +251,6 @@ class RunFolder:
         return {
             "stage": progress.stage,
             "round": progress.round,
-            "finished": progress.finished,
             "selected": asdict(progress.selected),
             "notes": list(state.notes),
             "buffers": sorted(state.buffers),
@@ -240,8 +281,8 @@ class RunFolder:
         )  # fmt: skip
         selected = Choice(**entry["selected"])
         return Progress(
-            entry["stage"], entry["round"], state, selected, entry["finished"],
-            entry["private"], entry.get("private_then", {}),
+            entry["stage"], entry["round"], state, selected,
+            kept=entry["private"], kept_then=entry.get("private_then", {}),
         )  # fmt: skip
 
     def _lines_of(self, stage: str, name: str) -> list[bytes]:
@@ -270,8 +311,11 @@ class RunFolder:
 
     def _sweep(self, book: dict[str, Any]) -> None:
         """Remove state no checkpoint refers to any more."""
-        entries = [e for s in book["stages"].values() for e in (s["last"], s["selected"])]
-        needed = set().union(*map(_files, entries))
+        needed: set[str] = set()
+        for stage in book["stages"].values():
+            needed |= _files(stage["last"]) | _files(stage["selected"])
+            if earlier := stage.get("unless_last", {}).get("selected"):
+                needed |= _files(earlier)
         for file in self.checkpoint_folder.iterdir():
             if file.name not in needed:
                 file.unlink(missing_ok=True)

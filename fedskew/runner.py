@@ -78,7 +78,7 @@ class Runner:
     def run(self, config: Config, *, draw: bool = True, without: str = "") -> Run:
         """Run a config, or finish it; ``without`` is the client it leaves out, if it does."""
         self.position += 1
-        finished = self._folder(config).is_finished
+        finished = self._folder(config).has_finished(self._shelf.identity(config))
         if self.watch:
             self.watch.begin(config, self.position, self.total, without)
         done = carry_out(
@@ -93,7 +93,7 @@ class Runner:
     def check(self, configs: Iterable[Config]) -> None:
         """Refuse what cannot work before anything runs."""
         for config in configs:
-            if self._folder(config).is_finished:
+            if self._folder(config).has_finished(self._shelf.identity(config)):
                 continue
             roster = roster_of(self._shelf.federation(config))
             recipe = find(config.method.name).recipe(**config.method.knobs)
@@ -115,4 +115,4 @@ class Runner:
         return self._runs.setdefault(run.path, run)
 
     def _folder(self, config: Config) -> RunFolder:
-        return RunFolder(self.out / self._shelf.identity(config).name)
+        return RunFolder.of(self._shelf.identity(config), self.out)

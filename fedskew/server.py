@@ -40,18 +40,37 @@ class Rounds:
     lr_decay: float = 1.0
     lr_steps: tuple[int, ...] = ()
     matrix_rounds: tuple[int, ...] | None = None
-    """Rounds whose matrices over clients are kept; none: the first, two between, the last."""
+    """Rounds whose matrices over clients are kept; none: 1, 4, 16, 64, ... and the last."""
 
     def keeps_matrices_in(self, round_number: int) -> bool:
-        if self.matrix_rounds is not None:
-            return round_number in self.matrix_rounds
-        return round_number in (1, self.rounds // 3, 2 * self.rounds // 3, self.rounds)
+        last = self.matrix_rounds is None and round_number == self.rounds
+        return last or keeps_matrices_in_turn(round_number, self.matrix_rounds)
 
     def lr_factor(self, round_number: int) -> float:
         return math.prod(self.lr_decay for step in self.lr_steps if round_number > step)
 
     def scores_in(self, round_number: int) -> bool:
-        return round_number % self.score_every == 0 or round_number == self.rounds
+        return self.scores_in_turn(round_number) or round_number == self.rounds
+
+    def scores_in_turn(self, round_number: int) -> bool:
+        """Whether a round is scored however long the run is."""
+        return round_number % self.score_every == 0
+
+    def over(self, round_number: int, selected: Choice) -> bool:
+        """Whether the stage ends with a round."""
+        stop = self.patience is not None and selected.waited >= self.patience
+        return stop or round_number >= self.rounds
+
+
+def keeps_matrices_in_turn(round_number: int, wanted: Sequence[int] | None) -> bool:
+    """Whether a round's matrices are kept however long the run is.
+
+    >>> [n for n in range(1, 100) if keeps_matrices_in_turn(n, None)]
+    [1, 4, 16, 64]
+    """
+    if wanted is not None:
+        return round_number in wanted
+    return round_number in (4**power for power in range(round_number.bit_length()))
 
 
 @dataclass(frozen=True)
@@ -98,6 +117,8 @@ class Progress:
     """By client, the label of its newest private state."""
     kept_then: Mapping[str, str] = field(default_factory=dict)
     """The same after the selected round."""
+    unless_last: Choice | None = None
+    """The choice without this round, if it is scored only because it is the last."""
 
 
 class Journal(Protocol):
@@ -134,7 +155,7 @@ def federate(
     trainers = sorted(_trainers(plan, roster))
     handed = handed or Handed()
     progress = journal.resume(plan.stage) or _fresh(plan, trainers, handed)
-    while not progress.finished:
+    while not rounds.over(progress.round, progress.selected):
         number = progress.round + 1
         state = progress.state
         wanted = recipe.aggregates.wanted(trainers, state)
@@ -160,11 +181,11 @@ def federate(
         selected = progress.selected.see(
             number, validation_score(rows, plan), recipe.objective.higher_is_better
         )
-        stop = rounds.patience is not None and selected.waited >= rounds.patience
         progress = Progress(
-            plan.stage, number, state, selected, stop or number >= rounds.rounds, kept,
+            plan.stage, number, state, selected, rounds.over(number, selected), kept,
             # Until a validation score has chosen a round, and where there are none, it is the last.
             kept if selected.round in (0, number) else progress.kept_then,
+            None if rounds.scores_in_turn(number) or not rows else progress.selected,
         )  # fmt: skip
         losses = [answer.loss for answer in answers if answer.error is None]
         down, up = _traffic(plan, asks, updates)

@@ -102,7 +102,7 @@ def reproduce(
     runs = _Runs(folder / "runs", Shelf(directory), book.made_with.code, tell)
     done = runs.all_of(plan)
     again = fold_cells(suite, scale, done)
-    if not all(runs.folder(cell).is_finished for cell in again):
+    if not all(runs.has_finished(cell) for cell in again):
         book.write(done, [])
     return book.write(done, runs.all_of(again, before=len(plan)))
 
@@ -208,15 +208,18 @@ class _Runs:
     """Finished runs by their place: cells that share one share what was read of it."""
 
     def folder(self, cell: Cell) -> RunFolder:
-        return RunFolder(self.path / self.shelf.identity(cell.config).name)
+        return RunFolder.of(self.shelf.identity(cell.config), self.path)
+
+    def has_finished(self, cell: Cell) -> bool:
+        return self.folder(cell).has_finished(self.shelf.identity(cell.config))
 
     def all_of(self, plan: Sequence[Cell], before: int = 0) -> list[tuple[Cell, Run]]:
         """Do what is left of these; ``before`` is how many were done in an earlier call."""
         total = before + len(plan)
         done = []
-        for number, cell in enumerate(plan, start=before + 1):
-            folder = self.folder(cell)
-            if folder.is_finished:
+        for number, cell in enumerate(_longest_first(plan), start=before + 1):
+            if self.has_finished(cell):
+                folder = self.folder(cell)
                 self.tell(Step(number, total, cell, "skipped"))
                 done.append((cell, self.done.setdefault(folder.path, Run(folder.path))))
                 continue
@@ -235,6 +238,23 @@ class _Runs:
             self.tell(Step(number, total, cell, "finished", finished.result["rounds"], seconds))
             done.append((cell, self.done.setdefault(finished.path, finished)))
         return done
+
+
+def _longest_first(plan: Sequence[Cell]) -> list[Cell]:
+    """Of cells that differ in rounds alone the longest first: none is made longer once it counted.
+
+    All others stay in their order, for runs on the same data follow each other.
+    """
+    alike: dict[str, list[Cell]] = {}
+    for cell in plan:
+        train = cell.config.train.model_copy(update={"rounds": 1})
+        key = cell.config.model_copy(update={"train": train}).model_dump_json()
+        alike.setdefault(key, []).append(cell)
+    return [
+        cell
+        for cells in alike.values()
+        for cell in sorted(cells, key=lambda cell: -cell.config.train.rounds)
+    ]
 
 
 def _rounds_of(

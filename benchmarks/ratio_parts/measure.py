@@ -56,8 +56,8 @@ def finished(setting: Setting, seed: int, out: Path) -> list[Result]:
     found = []
     shelf = Shelf(None)
     for estimator in ESTIMATORS:
-        name = shelf.identity(setting.config(estimator, seed)).name
-        folder = RunFolder(out / setting.folder / name)
+        identity = shelf.identity(setting.config(estimator, seed))
+        folder = RunFolder.of(identity, out / setting.folder)
         if not folder.is_finished:
             return []
         summary, stamp = Run(folder.path).result, folder.path / MADE_WITH

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedskew.config import make_config
 from fedskew.errors import FedskewError, RunError
+from fedskew.folder import RunFolder
 from fedskew.runs.identity import FORMAT, Identity, resolve
 from fedskew.store import read_json
 
@@ -21,6 +22,11 @@ def why_anew(identity: Identity, out: Path) -> str:
     An unfinished run of the time before format versions is refused: its rounds may have been made
     otherwise, and nobody could tell.
     """
+    if RunFolder(out / identity.name).path != RunFolder.of(identity, out).path:
+        return (
+            f"{identity.name} has more rounds; running {identity.config.train.rounds} anew in "
+            f"{RunFolder.of(identity, out).path}"
+        )
     for folder, recorded in _beside(identity, out):
         if recorded.get("format") is None:
             if not _is_same_of_old(recorded["config"], identity):
@@ -35,6 +41,14 @@ def why_anew(identity: Identity, out: Path) -> str:
             continue
         return f"{found} since {folder.name}; running anew in {out / identity.name}"
     return ""
+
+
+def why_going_on(identity: Identity, folder: RunFolder) -> str:
+    """One sentence on a run that was finished or begun with fewer rounds; else nothing."""
+    before, wanted = folder.rounds, identity.config.train.rounds
+    if before == wanted:
+        return ""
+    return f"{folder.path.name} has up to {before} rounds; going on to {wanted}"
 
 
 def _beside(identity: Identity, out: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
