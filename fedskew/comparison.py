@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run, Tell
-from fedskew.matrix import Given, Pair, base_of, label, own_label, pairs, parse_method
-from fedskew.parts.density import DensityLoss
-from fedskew.parts.generative import VaeLoss
+from fedskew.matrix import Given, Pair, label, own_label, pairs, parse_method
 from fedskew.recipe import find
+from fedskew.recipe import methods as registered
 from fedskew.report.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
 from fedskew.report.figures import draw_comparison
 from fedskew.report.leaderboard import Standing, has_effective, to_csv, to_markdown, to_text
@@ -22,9 +21,6 @@ from fedskew.runner import Observer, Runner
 from fedskew.runs.identity import resolve
 from fedskew.selection import Count, Members, curves_of, folds, left_out_of
 from fedskew.store import make_folder, write_atomically
-
-REFERENCES = ("local", "central")
-"""No federation, and all data in one place: what any method must be held against."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,7 @@ def compare(
     if crossed:
         without = _leave_out(runner, configs, list(crossed), leave_out)
         comparison = replace(comparison, matrix=_matrix(crossed, runs, without))
-    _write(comparison)
+    _write(comparison, runs)
     return comparison
 
 
@@ -150,7 +146,7 @@ def _chosen(
     if not given:
         raise ConfigError("compare needs at least one method, or objectives.")
     if references:
-        given += [_reference(name, given[0]) for name in REFERENCES]
+        given += _references(given[0]).values()
     chosen: dict[str, Named] = {}
     for method in given:
         find(method.name).recipe(**method.knobs)
@@ -158,21 +154,20 @@ def _chosen(
     return chosen
 
 
-def _reference(role: str, beside: Named) -> Named:
-    """A reference that minimises what the method beside it does."""
+def _references(beside: Named) -> dict[str, Named]:
+    """By role, what minimises the same as the method beside it: alone, and on pooled data."""
     objective = find(beside.name).recipe(**beside.knobs).objective
-    if isinstance(objective, DensityLoss):
-        return Named(name="made", base=role)
-    if not isinstance(objective, VaeLoss):
-        return Named(name=role)
-    changed = {k: v for k, v in asdict(objective).items() if v != getattr(VaeLoss, k)}
-    return Named(name="vae", base=role, **changed)
+    return {
+        known.card.reference: Named(**objective.trained_by(name))
+        for name, known in registered().items()
+        if known.card.reference is not None
+    }
 
 
 def _role(method: Named) -> str | None:
     """Which reference a method is, if it is one."""
-    name = base_of(method).name if method.name in ("vae", "made") else method.name
-    return name if name in REFERENCES else None
+    roles = {label(known): role for role, known in _references(method).items()}
+    return roles.get(label(method))
 
 
 def _leave_out(
@@ -211,7 +206,7 @@ def _matrix(
             seed = done.config.seed
             picks += picks_of(cell, seed, curves_of(done, without[name, seed]))
     first = runs[next(iter(cells))]
-    members = [Members.found_in(done.rows()) for done in first]
+    members = [Members.found_in(done.results.rows) for done in first]
     result = first[0].result
     return Matrix(
         objectives=tuple(dict.fromkeys(objective for objective, _ in cells.values())),
@@ -249,8 +244,8 @@ def _remarks(
     runs: Mapping[str, Sequence[Run]],
 ) -> tuple[str, ...]:
     remarks = []
-    best = next((s for s in ordered if roles[s.method] != "central"), None)
-    if best and roles[best.method] == "local" and any(not s.reference for s in ordered):
+    best = next((s for s in ordered if roles[s.method] != "pooled"), None)
+    if best and roles[best.method] == "alone" and any(not s.reference for s in ordered):
         remarks.append(
             f"No method beat local training ({best.score.mean:.3f}): with data this skewed, "
             "clients did best on their own."
@@ -269,7 +264,7 @@ def _remarks(
     return tuple(remarks)
 
 
-def _write(comparison: Comparison) -> None:
+def _write(comparison: Comparison, runs: Mapping[str, Sequence[Run]]) -> None:
     folder = make_folder(comparison.path)
     write_atomically(folder / "leaderboard.csv", comparison.to_csv().encode())
     write_atomically(folder / "leaderboard.md", comparison.to_markdown().encode())
@@ -277,6 +272,6 @@ def _write(comparison: Comparison) -> None:
     if matrix is not None:
         write_atomically(folder / "matrix.csv", matrix.to_csv().encode())
         write_atomically(folder / "matrix.md", matrix.to_markdown().encode())
-    runs = {standing.method: standing.runs for standing in comparison.leaderboard}
+    ordered = {standing.method: runs[standing.method] for standing in comparison.leaderboard}
     pictures = [] if matrix is None else [matrix.picture()]
-    draw_comparison(folder, runs, comparison.metric, pictures)
+    draw_comparison(folder, ordered, comparison.metric, pictures)

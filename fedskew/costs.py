@@ -13,14 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fedskew.score import Row
+from fedskew.score import MAIN
 
 if TYPE_CHECKING:
     from fedskew.server import RoundRecord
 
-MAIN = "main"
 Curve = Mapping[int, float]
 """A score by round, of the rounds that were scored."""
 
@@ -163,18 +160,6 @@ def times_cheaper(mine: Spending, baselines: Sequence[Spending]) -> float:
     cheapest = min(found.numbers for found in efforts)
     unknown = any(math.isnan(found.numbers) for found in efforts)
     return math.nan if unknown or not spent else cheapest / spent
-
-
-def score_curve(rows: Iterable[Row], model: str, metric: str, on: str = "seen") -> dict[int, float]:
-    """The mean test score by round of the main stage, models as trained."""
-    values: dict[int, list[float]] = {}
-    for row in rows:
-        if (
-            row.stage == MAIN and row.model == model and row.on == on and row.adapted == "none"
-            and row.split == "test" and row.metric == metric
-        ):  # fmt: skip
-            values.setdefault(row.round, []).append(row.value)
-    return {number: float(np.mean(found)) for number, found in sorted(values.items())}
 
 
 def spending(

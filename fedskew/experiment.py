@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedskew.data.own import OPTIONS, load_function, load_own
 from fedskew.data.presets import PRESETS
 from fedskew.errors import ConfigError, RunError, unknown
 from fedskew.federate.backends.local import LocalBackend
-from fedskew.federate.planning import MAIN, checked_model, made_up, make_plan, make_rounds
+from fedskew.federate.planning import checked_model, made_up, make_plan, make_rounds
 from fedskew.finish import finish
 from fedskew.folder import RunFolder
 from fedskew.models import seeded
@@ -27,10 +27,11 @@ from fedskew.recipe import Stage, find
 from fedskew.report.figures import draw_run, is_drawn
 from fedskew.runs.earlier import why_anew
 from fedskew.runs.identity import Identity, identify, resolve, spelled_out
-from fedskew.score import Row
+from fedskew.runs.results import CONFIG, RESULT, Results
+from fedskew.score import MAIN, Row
 from fedskew.server import Handed, Progress, RoundRecord, federate, hand_over
 from fedskew.sources import edited
-from fedskew.store import load_tensors, read_json
+from fedskew.store import load_tensors
 
 Watch = Callable[[Progress, RoundRecord, Sequence[Row]], None]
 Tell = Callable[[str], None]
@@ -42,22 +43,41 @@ class Run:
     """A run on disk, finished or not."""
 
     path: Path
+    _read: dict[tuple[int, int], Results] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @classmethod
+    def just_finished(cls, results: Results) -> Run:
+        """The run whose last line has just been written, and what was read of it since."""
+        run = cls(results.path)
+        run._read[_stamp(results.path)] = results
+        return run
+
+    @property
+    def results(self) -> Results:
+        """All that the folder tells, read once; of an unfinished run, as it is just now."""
+        if not (self.path / RESULT).is_file():
+            return Results(self.path)
+        stamp = _stamp(self.path)
+        if stamp not in self._read:
+            # A run that went on, after it had been finished, has other numbers now.
+            self._read.clear()
+            self._read[stamp] = Results(self.path)
+        return self._read[stamp]
 
     @property
     def config(self) -> Config:
-        return make_config(read_json(self.path / "config.json")["config"])
+        return self.results.config
 
     @property
     def result(self) -> dict[str, Any]:
         """The summary of a finished run."""
-        if not (self.path / "result.json").is_file():
-            raise RunError(f"{self.path} is not a finished run; repeat its command to finish it.")
-        found: dict[str, Any] = read_json(self.path / "result.json")
-        return found
+        return self.results.summary
 
     def rows(self) -> list[Row]:
         """Every measured number."""
-        return RunFolder(self.path).rows()
+        return self.results.rows.rows()
 
     def model(self, client: str | None = None, round: str = "selected") -> nn.Module:
         """The global model, or a client's personal one, ready to use.
@@ -74,15 +94,22 @@ class Run:
             result["model"]["name"], tuple(result["sample_shape"]), result["classes"],
             seed=0, **result["model"]["knobs"],
         )  # fmt: skip
-        extends = find(self.config.method.name).recipe(**self.config.method.knobs).extends
+        method = self.config.method
+        extends = find(method.name).recipe(**method.knobs).extends
         module = extends(module) if extends else module
         module.load_state_dict(load_tensors(path))
         return module.eval()
 
 
+def _stamp(path: Path) -> tuple[int, int]:
+    """Tells one summary of a finished run from the next: each is a file of its own."""
+    found = (path / RESULT).stat()
+    return found.st_ino, found.st_mtime_ns
+
+
 def load_run(path: str | Path) -> Run:
     """Open a run folder."""
-    if not (Path(path) / "config.json").is_file():
+    if not (Path(path) / CONFIG).is_file():
         raise RunError(f"{path} is not a run folder (it has no config.json).")
     return Run(Path(path))
 
@@ -186,14 +213,15 @@ def carry_out(
     if begun and folder.is_finished and (is_drawn(folder.path) or not draw):
         return Run(folder.path)
     federation = whole_where_small(load(), identity.config.train.batch_size)
+    done = Run(folder.path)
     if not folder.is_finished:
         if not begun and (sentence := why_anew(identity, out)):
             tell(sentence)
         with folder.opened(identity):
-            _run_stages(identity, federation, folder, watch)
+            done = Run.just_finished(_run_stages(identity, federation, folder, watch))
     if draw:
-        draw_run(folder.path, federation)
-    return Run(folder.path)
+        draw_run(done, federation)
+    return done
 
 
 def _warn(sentence: str) -> None:
@@ -218,7 +246,7 @@ class _Watched:
 
 def _run_stages(
     identity: Identity, federation: Federation, folder: RunFolder, watch: Watch | None
-) -> None:
+) -> Results:
     config = identity.config
     recipe = find(config.method.name).recipe(**config.method.knobs)
     stages = [*recipe.prepares, Stage(MAIN, recipe)]
@@ -246,4 +274,4 @@ def _run_stages(
                 if stage.hands == "selected":
                     progress = folder.selected(stage.name)
                 handed = hand_over(plan, backend, progress)
-    finish(config, plan, backend, folder, sent)
+    return finish(config, plan, backend, folder, sent)

@@ -12,6 +12,7 @@ from fedskew.federate.plan import Plan
 from fedskew.federate.roster import Roster
 from fedskew.federate.tasks import Ask, FindTask, SaveTask, TogetherTask
 from fedskew.folder import RunFolder
+from fedskew.runs.results import Results
 from fedskew.score import Row, by_group, summarise
 from fedskew.server import Progress, broadcast_of, rows_of, score_tasks
 from fedskew.store import make_folder, save_tensors
@@ -19,7 +20,7 @@ from fedskew.store import make_folder, save_tensors
 
 def finish(
     config: Config, plan: Plan, backend: Backend, folder: RunFolder, sent: Mapping[str, int]
-) -> None:
+) -> Results:
     """Score what is scored once, save all models, sum up; from the last and the selected round.
 
     ``sent`` says how many parameters a client sends each round, by stage.
@@ -45,10 +46,13 @@ def finish(
         if plan.has_global_model:
             path = make_folder(folder.path / "models" / which) / "global.safetensors"
             save_tensors(path, {**plan.initial, **progress.state.shared})
-    result = summary(config, plan, backend.roster, folder, more, last, selected)
-    result["stages"] = [_stage(folder, name, count) for name, count in sent.items()]
+    folder.write_last(more)
+    whole = Results(folder.path, whole=True)
+    result = summary(config, plan, backend.roster, whole, last, selected)
+    result["stages"] = [_stage(folder, whole, name, count) for name, count in sent.items()]
     result |= _findings(plan, backend, stored["selected"])
-    folder.finish(more, {**result, "notes": notes})
+    folder.finish({**result, "notes": notes})
+    return whole
 
 
 def _findings(plan: Plan, backend: Backend, progress: Progress) -> dict[str, dict[str, Any]]:
@@ -127,9 +131,9 @@ def _together(
     ]  # fmt: skip
 
 
-def _stage(folder: RunFolder, name: str, parameters: int) -> dict[str, Any]:
+def _stage(folder: RunFolder, results: Results, name: str, parameters: int) -> dict[str, Any]:
     """How long a stage went on, and what it sent."""
-    records = [record for record in folder.records() if record.stage == name]
+    records = [record for record in results.records if record.stage == name]
     return {
         "name": name,
         "rounds": folder.last(name).round,
@@ -151,16 +155,18 @@ def summary(
     config: Config,
     plan: Plan,
     roster: Roster,
-    folder: RunFolder,
-    more: Sequence[Row],
+    results: Results,
     last: int,
     selected: int,
 ) -> dict[str, Any]:
     """The run in one dictionary: what tables and reports are made of."""
-    rows = [row for row in (*folder.rows(), *more) if row.stage == plan.stage]
     odd = {member.name for member in roster.members if member.odd}
-    rows += [replace(row, on="odd") for row in rows if row.on == "seen" and row.client in odd]
-    records = folder.records()
+
+    def rows_in(number: int) -> list[Row]:
+        rows = results.rows.where(stage=plan.stage, round=number).rows()
+        return rows + [replace(r, on="odd") for r in rows if r.on == "seen" and r.client in odd]
+
+    records = results.records
     higher = plan.recipe.objective.higher_is_better
     per_round = config.train.clients_per_round
     scores = [
@@ -170,9 +176,7 @@ def summary(
             **asdict(summarise([r.value for r in group], _more_is_better(metric, higher))),
         }
         for at, number in (("last", last), ("selected", selected))
-        for (model, on, how, split, metric), group in by_group(
-            row for row in rows if row.round == number
-        ).items()
+        for (model, on, how, split, metric), group in by_group(rows_in(number)).items()
     ]  # fmt: skip
     return {
         "method": config.method.name,
@@ -195,7 +199,7 @@ def summary(
             *roster.warnings,
             *plan.recipe.objective.remarks(roster),
         ],
-        "seconds": folder.seconds(),
+        "seconds": results.seconds,
         "plan": plan.execution.as_dict(),
         "model": {"name": config.model.name, "knobs": config.model.knobs},
         "sample_shape": list(roster.sample_shape),

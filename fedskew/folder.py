@@ -18,6 +18,7 @@ from fedskew.federate.private import pack_file
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.report import Groups
 from fedskew.runs.identity import Identity
+from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, recorded
 from fedskew.score import Row
 from fedskew.server import Choice, Progress, RoundRecord
 from fedskew.store import (
@@ -30,7 +31,6 @@ from fedskew.store import (
     write_json,
 )
 
-METRICS, ROUNDS, TIMING = "metrics.jsonl", "rounds.jsonl", "timing.jsonl"
 OFFERED = "stages.json"
 
 
@@ -54,12 +54,7 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        return (self.path / "result.json").is_file()
-
-    @property
-    def predates_formats(self) -> bool:
-        """Whether the run was made before folders had a format version: it can only be read."""
-        return "format" not in read_json(self.path / "config.json")
+        return (self.path / RESULT).is_file()
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -79,7 +74,7 @@ class RunFolder:
             except OSError:
                 raise RunError(f"another process is working on {self.path}.") from None
             if not self.holds(identity):
-                write_json(self.path / "config.json", identity.recorded())
+                write_json(self.path / CONFIG, identity.recorded())
             self._roll_back()
             self._started = time.monotonic()
             try:
@@ -92,10 +87,9 @@ class RunFolder:
 
     def holds(self, identity: Identity) -> bool:
         """Whether this run is here, if only begun; another run in its place is refused."""
-        path = self.path / "config.json"
-        if not path.exists():
+        if not (self.path / CONFIG).exists():
             return False
-        found = read_json(path)
+        found = recorded(self.path)
         if found.get("identity") != identity.sha256:
             raise RunError(
                 f"{self.path} holds another run than its name says, or one of an older format, "
@@ -182,14 +176,12 @@ class RunFolder:
                 shutil.copyfile(other.checkpoint_folder / file, self.checkpoint_folder / file)
         book = self._book() or {"stages": {}}
         book["stages"][stage] = theirs
-        # Beyond these lengths stands what the other run has not committed, perhaps half a line.
-        lengths = (other._book() or {})["lengths"]
-        lines = {
-            name: [line for line in other._lines(name, lengths[name]) if line["stage"] == stage]
-            for name in (METRICS, ROUNDS, TIMING)
+        times = [json.loads(line) for line in other._lines_of(stage, TIMING)]
+        book["lengths"] = {
+            METRICS: self._write(METRICS, other._lines_of(stage, METRICS)),
+            ROUNDS: self._write(ROUNDS, other._lines_of(stage, ROUNDS)),
+            TIMING: self._append(TIMING, [{**line, "seconds": 0.0} for line in times]),
         }
-        lines[TIMING] = [{**line, "seconds": 0.0} for line in lines[TIMING]]
-        book["lengths"] = {name: self._append(name, found) for name, found in lines.items()}
         write_json(self.path / "checkpoint.json", book)
 
     def _lap(self) -> float:
@@ -246,12 +238,24 @@ class RunFolder:
             entry["private"], entry.get("private_then", {}),
         )  # fmt: skip
 
+    def _lines_of(self, stage: str, name: str) -> list[bytes]:
+        """A stage's lines of a log, as they were written.
+
+        Beyond the book's lengths stands what this run has not committed, perhaps half a line.
+        """
+        lines = (self.path / name).read_bytes()[: (self._book() or {})["lengths"][name]]
+        begin = b'{"stage": %b, ' % json.dumps(stage).encode()
+        return [line for line in lines.splitlines(keepends=True) if line.startswith(begin)]
+
     def _append(self, name: str, lines: Sequence[dict[str, Any]]) -> int:
+        return self._write(name, [(json.dumps(line) + "\n").encode() for line in lines])
+
+    def _write(self, name: str, lines: Sequence[bytes]) -> int:
         """Add lines to a log and return its length; a line is only valid once committed."""
         path = self.path / name
         try:
             with open(path, "ab") as file:
-                file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+                file.write(b"".join(lines))
                 file.flush()
                 os.fsync(file.fileno())
                 return file.tell()
@@ -266,27 +270,13 @@ class RunFolder:
             if file.name not in needed:
                 file.unlink(missing_ok=True)
 
-    def finish(self, rows: Sequence[Row], result: dict[str, Any]) -> None:
-        """Write the last numbers and the summary, which marks the run as finished."""
+    def write_last(self, rows: Sequence[Row]) -> None:
+        """Write the last numbers; nothing is measured after them."""
         self._append(METRICS, [row.as_dict() for row in rows])
-        write_json(self.path / "result.json", result)
 
-    def rows(self) -> list[Row]:
-        return [Row(**line) for line in self._lines(METRICS)]
-
-    def records(self) -> list[RoundRecord]:
-        return [
-            RoundRecord(**{**line, "notes": tuple(line["notes"])}) for line in self._lines(ROUNDS)
-        ]
-
-    def seconds(self) -> float:
-        return float(sum(line["seconds"] for line in self._lines(TIMING)))
-
-    def _lines(self, name: str, length: int | None = None) -> list[dict[str, Any]]:
-        path = self.path / name
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_bytes()[:length].splitlines()]
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write the summary, which marks the run as finished."""
+        write_json(self.path / RESULT, result)
 
 
 def _files(entry: dict[str, Any]) -> set[str]:

@@ -12,8 +12,6 @@ from fedskew.errors import ConfigError, unknown
 from fedskew.recipe import find, methods
 
 ALL = "all"
-AGGREGATORS = ("fedavg", "fedprox", "scaffold", "fednova", "fedgma")
-"""What ``all`` aggregators are; other methods that share a model may be named as well."""
 TIMES = "×"
 Given = str | Mapping[str, Any]
 
@@ -46,7 +44,7 @@ def pairs(objectives: Iterable[Given] | str, aggregators: Iterable[Given] | str)
     ['erm × scaffold', 'irm (lam=10) × scaffold']
     """
     rows = _listed("objective", objectives, list(known_objectives()))
-    columns = _listed("aggregator", aggregators, AGGREGATORS)
+    columns = _listed("aggregator", aggregators, known_aggregators())
     if columns and not rows:
         raise ConfigError(
             f"aggregators need objectives to go with: name some of {', '.join(known_objectives())}."
@@ -66,11 +64,16 @@ def pairs(objectives: Iterable[Given] | str, aggregators: Iterable[Given] | str)
 
 def known_objectives() -> tuple[str, ...]:
     """The methods that only say what clients minimise, and leave all else to a base."""
-    return tuple(name for name in methods() if is_objective(name))
+    return tuple(name for name, known in methods().items() if known.card.side == "objective")
+
+
+def known_aggregators() -> tuple[str, ...]:
+    """What ``all`` aggregators are; other methods that share a model may be named as well."""
+    return tuple(name for name, known in methods().items() if known.card.side == "aggregator")
 
 
 def is_objective(name: str) -> bool:
-    return {"base", "environments"} <= find(name).defaults.keys()
+    return find(name).card.side == "objective"
 
 
 def parse_method(text: str) -> Named:
@@ -170,7 +173,7 @@ def _check_objective(objective: Named) -> None:
 
 def _check_aggregator(aggregator: Named) -> None:
     if ":" not in aggregator.name and aggregator.name not in methods():
-        raise unknown("aggregator", aggregator.name, AGGREGATORS)
+        raise unknown("aggregator", aggregator.name, known_aggregators())
     find(aggregator.name).recipe(**aggregator.knobs)
 
 

@@ -61,8 +61,8 @@ class Look:
 
 def stretches(config: Config) -> dict[str, Stretch]:
     """The stages of a config's method, in order, by name."""
-    from fedskew.federate.planning import MAIN
     from fedskew.recipe import Stage, find
+    from fedskew.score import MAIN
 
     recipe = find(config.method.name).recipe(**config.method.knobs)
     planned = {}

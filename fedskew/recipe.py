@@ -21,6 +21,7 @@ from fedskew.parts.finding import Finding
 from fedskew.parts.objective import Erm, Objective
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, Select
+from fedskew.parts.step import Step, Whole
 from fedskew.plugins import import_function
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Recipe:
     shares: Select = EVERYTHING
     reports: tuple[Report, ...] = ()
     aggregates: Aggregator = field(default_factory=Mean)
+    steps: Step = field(default_factory=Whole)
     adapts: Adapt | None = None
     leaves: tuple[Finding, ...] = ()
     prepares: tuple[Stage, ...] = ()
@@ -84,6 +86,13 @@ class Recipe:
     """What makes the data a server trains on, from what an earlier stage handed over."""
     extends: Callable[[nn.Module], nn.Module] | None = None
     """Changes the model before anything else, e.g. to give it a second head."""
+
+    def __post_init__(self) -> None:
+        if self.aggregates.per_client and not self.steps.whole:
+            raise ConfigError(
+                "a server step needs one target for all clients, but this server makes a model for "
+                "each: leave the step out."
+            )
 
 
 class ModelChoice:
@@ -137,6 +146,12 @@ class Card:
     fails: str = ""
     defaults: str = ""
     """Why the settings are what they are, where they were chosen by looking."""
+    reference: Literal["alone", "pooled"] | None = None
+    """What any method is held against, where it is that: no federation, or all data pooled."""
+    side: Literal["objective", "aggregator"] | None = None
+    """Where every client objective is crossed with every aggregator: what it is, if either."""
+    plain: bool = False
+    """Whether it is the one that others on its side are measured against."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +242,9 @@ def find(name: str) -> Method:
     if ":" in name:
         own = import_function("method", name)
         summary = (inspect.getdoc(own) or "The user's own method.").partition("\n")[0]
-        return Method(name, own, Card(summary, paper="the user's own", update=""))
+        crosses = {"base", "environments"} <= inspect.signature(own).parameters.keys()
+        side: Literal["objective"] | None = "objective" if crosses else None
+        return Method(name, own, Card(summary, paper="the user's own", update="", side=side))
     known = methods()
     if name not in known:
         raise unknown("method", name, known)

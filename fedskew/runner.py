@@ -12,12 +12,12 @@ from fedskew.data.fingerprint import fingerprint
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run, Tell, carry_out, make_federation
 from fedskew.federate.holdings import roster_of
-from fedskew.federate.planning import MAIN, checked_model
+from fedskew.federate.planning import checked_model
 from fedskew.folder import RunFolder
 from fedskew.matrix import label
 from fedskew.recipe import Stage, find
 from fedskew.runs.identity import Identity, identify
-from fedskew.score import Row
+from fedskew.score import MAIN, Row
 from fedskew.selection import Members
 from fedskew.server import Progress, RoundRecord
 
@@ -73,6 +73,7 @@ class Runner:
         self.out, self.watch, self.tell = out, watch, tell
         self.position = self.total = 0
         self._shelf = Shelf(data_dir)
+        self._runs: dict[Path, Run] = {}
 
     def run(self, config: Config, *, draw: bool = True, without: str = "") -> Run:
         """Run a config, or finish it; ``without`` is the client it leaves out, if it does."""
@@ -84,6 +85,7 @@ class Runner:
             self._shelf.identity(config), lambda: self._shelf.federation(config), self.out,
             self.watch, draw=draw, tell=self.tell,
         )  # fmt: skip
+        done = self._known(done)
         if self.watch:
             self.watch.end(done, finished)
         return done
@@ -105,8 +107,12 @@ class Runner:
         """Who takes part: those a finished run scored, else those its data give."""
         folder = self._folder(config)
         if folder.is_finished:
-            return Members.found_in(folder.rows())
+            return Members.found_in(self._known(Run(folder.path)).results.rows)
         return Members.of(self._shelf.federation(config))
+
+    def _known(self, run: Run) -> Run:
+        """The same run as it was first met: what was read of it need not be read again."""
+        return self._runs.setdefault(run.path, run)
 
     def _folder(self, config: Config) -> RunFolder:
         return RunFolder(self.out / self._shelf.identity(config).name)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+MAIN = "main"
+"""The stage of a method itself, which comes after those that prepare it."""
 CENTRAL = ""
 """The name of nobody: rows about the central test set carry it as their client."""
 

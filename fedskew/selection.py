@@ -7,7 +7,7 @@ there are none, on the central test set. Only ``oracle`` looks at that score to 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,8 +16,8 @@ from fedskew.data.federation import Federation
 from fedskew.data.keyed import keyed_rng
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run
-from fedskew.federate.planning import MAIN
-from fedskew.score import CENTRAL, Row
+from fedskew.runs.rows import Rows
+from fedskew.score import CENTRAL, MAIN
 
 RULES = ("last", "validation", "left-out", "oracle")
 MEANING = {
@@ -62,13 +62,12 @@ class Members:
         )
 
     @classmethod
-    def found_in(cls, rows: Iterable[Row]) -> Members:
+    def found_in(cls, rows: Rows) -> Members:
         """Those a run scored."""
-        rows = [row for row in rows if row.client != CENTRAL and row.stage == MAIN]
 
         def named(on: str, split: str | None = None) -> tuple[str, ...]:
-            mine = (r for r in rows if r.on == on and split in (None, r.split))
-            return tuple(dict.fromkeys(row.client for row in mine))
+            found = rows.where(stage=MAIN, on=on, split=split).names("client")
+            return tuple(name for name in found if name != CENTRAL)
 
         return cls(named("seen"), named("unseen"), named("seen", "validation"))
 
@@ -96,20 +95,26 @@ def chosen(rule: str, curves: Curves) -> int | None:
 
 def curves_of(run: Run, folds: Sequence[Run] = ()) -> Curves:
     """What a finished run scored round by round; ``folds`` are its runs without one client each."""
-    result, rows = run.result, run.rows()
+    result = run.result
     model, metric = str(result["primary_model"]), str(result["primary_metric"])
-    unseen = _curve(rows, model, metric, "unseen", "test")
-    ood = unseen or _curve(rows, "global", metric, "central", "test", CENTRAL)
+    trained = run.results.as_trained.where(metric=metric)
+    mine = trained.where(model=model)
+    unseen = mine.where(on="unseen", split="test").curve()
+    central = trained.where(model="global", on="central", split="test", client=CENTRAL)
+    ood = unseen or central.curve()
     found = [
-        _curve(fold.rows(), model, metric, "unseen", "validation", left_out_of(fold.config))
+        fold.results.as_trained.where(
+            model=model, metric=metric, on="unseen", split="validation",
+            client=left_out_of(fold.config),
+        ).curve()
         for fold in folds
-    ]
+    ]  # fmt: skip
     return Curves(
-        validation=_curve(rows, model, metric, "seen", "validation"),
+        validation=mine.where(on="seen", split="validation").curve(),
         ood=ood,
         left_out=_mean_curve([curve for curve in found if curve], ood),
         higher_is_better=bool(result["higher_is_better"]),
-        in_domain=_curve(rows, model, metric, "seen", "test"),
+        in_domain=mine.where(on="seen", split="test").curve(),
     )
 
 
@@ -164,21 +169,6 @@ def _without(config: Config, members: Members, name: str) -> Config:
     return config.model_copy(
         update={"federation": federation, "train": train, "evaluate": evaluate}
     )
-
-
-def _curve(
-    rows: Iterable[Row], model: str, metric: str, on: str, split: str, client: str | None = None
-) -> dict[int, float]:
-    """The mean over clients, or one client's own, of models as trained, by round."""
-    values: dict[int, list[float]] = {}
-    for row in rows:
-        if (
-            row.stage == MAIN and row.adapted == "none" and client in (None, row.client)
-            and (row.model, row.metric, row.on, row.split) == (model, metric, on, split)
-        ):  # fmt: skip
-            values.setdefault(row.round, []).append(row.value)
-    # The very sum a run chooses its round by: another order of rounding could break a tie anew.
-    return {number: sum(found) / len(found) for number, found in sorted(values.items())}
 
 
 def _mean_curve(curves: Sequence[Curve], among: Curve) -> dict[int, float]:

@@ -24,6 +24,7 @@ from fedskew.federate.tasks import (
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
+from fedskew.parts.step import memory_at_start, stepped
 from fedskew.score import CENTRAL, Row
 
 
@@ -192,7 +193,10 @@ def _trainers(plan: Plan, roster: Roster) -> list[str]:
 def _fresh(plan: Plan, trainers: Sequence[str], handed: Handed) -> Progress:
     shared = {name: plan.initial[name] for name in sorted(plan.shared)}
     parameters = {name: t for name, t in shared.items() if name in plan.parameters}
-    started = plan.recipe.aggregates.start(parameters, trainers)
+    started = {
+        **plan.recipe.aggregates.start(parameters, trainers),
+        **memory_at_start(plan.recipe.steps, parameters),
+    }
     buffers = frozenset(shared.keys() - parameters.keys())
     state = ServerState(shared, memory={**handed.memory, **started}, buffers=buffers)
     return Progress(
@@ -272,7 +276,8 @@ def aggregate(
     rng = stream(plan.seed, plan.stage, "aggregate", state.round)
     state = replace(state, notes=(), measured={}, matrices={}, rng=rng)
     if len(updates) >= min_clients:
-        found = plan.recipe.aggregates.aggregate(state, updates, trainers)
+        target = plan.recipe.aggregates.aggregate(state, updates, trainers)
+        found = stepped(plan.recipe.steps, state, target)
         if not not_finite(found.shared, *found.personal.values(), *found.memory.values()):
             return found, updates
         faults = {u.client: not_finite(u.tensors, *u.reports.values()) for u in updates}

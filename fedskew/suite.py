@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -204,6 +204,8 @@ class _Runs:
     shelf: Shelf
     code: str
     tell: Report
+    done: dict[Path, Run] = field(default_factory=dict)
+    """Finished runs by their place: cells that share one share what was read of it."""
 
     def folder(self, cell: Cell) -> RunFolder:
         return RunFolder(self.path / self.shelf.identity(cell.config).name)
@@ -216,7 +218,7 @@ class _Runs:
             folder = self.folder(cell)
             if folder.is_finished:
                 self.tell(Step(number, total, cell, "skipped"))
-                done.append((cell, Run(folder.path)))
+                done.append((cell, self.done.setdefault(folder.path, Run(folder.path))))
                 continue
             self.tell(Step(number, total, cell, "started"))
             started = time.monotonic()
@@ -231,7 +233,7 @@ class _Runs:
             write_json(finished.path / MADE_WITH, {"code": self.code})
             seconds = time.monotonic() - started
             self.tell(Step(number, total, cell, "finished", finished.result["rounds"], seconds))
-            done.append((cell, finished))
+            done.append((cell, self.done.setdefault(finished.path, finished)))
         return done
 
 

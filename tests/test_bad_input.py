@@ -131,7 +131,8 @@ def test_no_rounds_or_fewer(refused: Refused, rounds: int) -> None:
             ["vae", "method.base=local", "method.weights=uniform"],
             "takes no weighted mean, so leave",
         ),
-        (["vae", "method.base=local", "method.sync=false"], "takes no weighted mean, so leave out"),
+        (["vae", "method.base=local", "method.sync=false"], "base = 'local' does other things"),
+        (["vae", "method.base=local", "method.server_lr=0.5"], "shares nothing, so leave out"),
         (["vae", "method.server_lr=0"], "server_lr must be above 0, not 0"),
         (["latent-weights", "method.encoded=x"], "encoded must be 'sample' or 'mean', not 'x'"),
         (

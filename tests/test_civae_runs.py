@@ -205,8 +205,11 @@ def test_as_many_shots_as_the_richest_client_has_are_taken(tmp_path: Path) -> No
         ({"name": "fedreptile", "eta": 0.0}, "eta must be above 0, not 0.0."),
         ({"name": "fedreptile", "first": -1.0}, "first must be above 0, not -1.0."),
         ({"name": "fedreptile-civae", "decay": float("inf")}, "decay must be above 0, not inf."),
-        ({"name": "fedreptile", "base": "local"}, "base = 'local' takes no plain mean, so there"),
-        ({"name": "fedreptile", "base": "scaffold"}, "base = 'scaffold' takes no plain mean"),
+        ({"name": "fedreptile", "base": "local"}, "base = 'local' shares nothing, so there is"),
+        (
+            {"name": "fedreptile", "base": "fedshibu"},
+            "base = 'fedshibu' makes a model for each client, so there is no one target",
+        ),
         ({"name": "fedreptile", "weights": "x"}, "weights must be 'size' or 'uniform', not 'x'."),
         (
             {"name": "fed-civae", "encoder": "all"},
@@ -351,7 +354,14 @@ def test_a_number_of_shots_named_twice_is_refused() -> None:
         make_config({"evaluate": {"shots": [1, 2, 1], "fine_tune_epochs": 1}})
 
 
-@pytest.mark.parametrize("base", ["feddisco", {"name": "fedavg", "server_lr": 0.5}])
-def test_reptile_refuses_a_base_with_weights_or_a_step_of_its_own(base: Any) -> None:
-    with pytest.raises(ConfigError, match="weights or a server_lr of its own"):
+@pytest.mark.parametrize(
+    ("base", "why"),
+    [
+        ("feddisco", "weights of its own, which weights would"),
+        ({"name": "fedavg", "server_lr": 0.5}, "server step of its own, which eta would"),
+        ("fedreptile", "server step of its own, which eta would"),
+    ],
+)
+def test_reptile_refuses_a_base_with_weights_or_a_step_of_its_own(base: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"has a? ?{why} replace"):
         find("fedreptile").recipe(base=base)

@@ -16,11 +16,9 @@ from fedskew.costs import (
     effort,
     efforts_of_all,
     round_reaching,
-    score_curve,
     spending,
     times_cheaper,
 )
-from fedskew.score import Row
 from fedskew.server import RoundRecord
 
 BASELINES = {"FedAvg": 0, "FedBN": 1, "FedProx": 2, "FedROD": 3}
@@ -165,23 +163,6 @@ def test_without_known_costs_nothing_is_cheaper() -> None:
     assert math.isnan(times_cheaper(known, [unknown, known]))
     assert math.isnan(times_cheaper(known, [known, unknown]))
     assert math.isnan(times_cheaper(unknown, [known]))
-
-
-def test_the_curve_is_the_mean_over_clients_of_plain_test_scores_of_the_main_stage() -> None:
-    def row(number: int, client: str, value: float, **changes: Any) -> Row:
-        values = {"stage": "main", "model": "global", "on": "seen", "adapted": "none",
-                  "split": "test", "metric": "accuracy", "n": 5}  # fmt: skip
-        return Row(**{**values, "round": number, "client": client, "value": value, **changes})
-
-    noise = [
-        row(1, "a", 9.0, **{field: other})
-        for field, other in {
-            "stage": "density", "model": "personal", "on": "unseen", "adapted": "fine-tuned 1",
-            "split": "validation", "metric": "loss",
-        }.items()
-    ]  # fmt: skip
-    rows = [row(2, "a", 0.5), row(1, "a", 0.2), row(1, "b", 0.6), *noise, row(2, "b", 1.0)]
-    assert score_curve(rows, "global", "accuracy") == {1: pytest.approx(0.4), 2: 0.75}
 
 
 def record(stage: str, number: int, down: int, up: int, failed: int = 0) -> RoundRecord:

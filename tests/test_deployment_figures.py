@@ -76,7 +76,7 @@ def test_a_run_with_one_number_of_shots_has_no_curve(finished: Run) -> None:
 
 def test_a_client_is_shown_after_the_adaptation_with_most_labels(finished: Run) -> None:
     selected = finished.result["selected_round"]
-    lines = client_table(finished.path, "global", "accuracy", selected)
+    lines = client_table(finished.results, "global", "accuracy", selected)
     assert {line["how"] for line in lines} == {"fine-tuned 3"}
     assert sorted(line["adapted"] for line in lines) == sorted(
         scores_on(finished, "seen", "fine-tuned 3")

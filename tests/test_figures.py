@@ -93,7 +93,7 @@ def test_what_is_drawn_is_left_and_what_is_missing_is_drawn_without_a_second_run
 ) -> None:
     figures = finished.path / "figures"
     stamp = (figures / "clients.png").stat().st_mtime_ns
-    draw_run(finished.path, make_federation(finished.config))
+    draw_run(finished, make_federation(finished.config))
     assert (figures / "clients.png").stat().st_mtime_ns == stamp
     (figures / "partition.png").unlink()
     assert not is_drawn(finished.path)
@@ -105,7 +105,7 @@ def test_what_is_drawn_is_left_and_what_is_missing_is_drawn_without_a_second_run
 
 def test_a_comparison_draws_all_methods_over_seeds(finished: Run, tmp_path: Path) -> None:
     other = run({**SETTINGS, "seed": 1}, out=finished.path.parent)
-    folder = draw_comparison(tmp_path, {"ours": [finished.path, other.path]}, "accuracy")
+    folder = draw_comparison(tmp_path, {"ours": [finished, other]}, "accuracy")
     means = [np.mean(list(scores(r, 3).values())) for r in (finished, other)]
     last = table(folder / "learning.csv")[-1]
     assert (last["method"], last["round"]) == ("ours", "3")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import toy_federation
+from made_up import results_of
 from numpy.typing import NDArray
 from scipy.stats import norm
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from fedskew.report.images import (
     sample_table,
     sampled_images,
 )
+from fedskew.score import Row
 
 TRAIN = {"rounds": 2, "optimiser": "adam", "lr": 1e-3}
 SKEWED = {"clients": 10, "partition": {"name": "dirichlet", "alpha": 0.5}}
@@ -93,14 +95,11 @@ def w1(values: NDArray[np.float64]) -> float:
     return float(np.abs(own - norm.ppf(levels)).mean())
 
 
-def server_row(stage: str, number: int, client: str, metric: str, value: float) -> dict[str, Any]:
-    return {
-        "stage": stage, "round": number, "model": "personal", "on": "seen", "client": client,
-        "adapted": "none", "split": "server", "metric": metric, "value": value, "n": 0,
-    }  # fmt: skip
+def server_row(stage: str, number: int, client: str, metric: str, value: float) -> Row:
+    return Row(stage, number, "personal", "seen", client, "none", "server", metric, value, 0)
 
 
-def test_weights_are_the_servers_rows_of_every_stage_in_their_order(tmp_path: Path) -> None:
+def test_weights_are_the_servers_rows_of_every_stage_in_their_order() -> None:
     rows = [
         server_row("first", 1, "ann", "weight", 0.25),
         server_row("first", 1, "bob", "weight", 0.75),
@@ -108,11 +107,10 @@ def test_weights_are_the_servers_rows_of_every_stage_in_their_order(tmp_path: Pa
         server_row("main", 1, "ann", "discrepancy", 3.0),
         server_row("main", 1, "ann", "self_weight", 9.0),
         server_row("main", 1, "bob", "discrepancy", 2.0),
-        {**server_row("main", 1, "ann", "weight", 8.0), "split": "test"},
+        replace(server_row("main", 1, "ann", "weight", 8.0), split="test"),
     ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     names = ("stage", "round", "client", "weight", "discrepancy")
-    assert weight_table(tmp_path) == [
+    assert weight_table(results_of(rows)) == [
         dict(zip(names, line, strict=True))
         for line in (
             ("first", 1, "ann", 0.25, None), ("first", 1, "bob", 0.75, None),
@@ -169,7 +167,7 @@ def test_the_weights_of_thirty_clients_are_a_heat_map_with_the_heaviest_on_top(
         "model": "logistic", "method": "feddisco", "federation": {**SKEWED, "clients": 30},
         "train": {"rounds": 3},
     }  # fmt: skip
-    lines = weight_table(run(settings, out=tmp_path).path)
+    lines = weight_table(run(settings, out=tmp_path).results)
     panels = plots.weights(lines, "feddisco").axes[:2]
     for axes, metric in zip(panels, ("weight", "discrepancy"), strict=True):
         heat = np.asarray(axes.images[0].get_array())
@@ -286,7 +284,7 @@ def test_the_global_model_draws_a_square_of_samples_from_the_prior(weighed: Run)
     assert codes.shape == (64, 6)
     assert abs(float(codes.mean())) < 4 / np.sqrt(codes.numel())
     assert float(codes.var()) == pytest.approx(1.0, abs=0.25)
-    vaes = find_vaes(weighed.path, make_federation(weighed.config))
+    vaes = find_vaes(weighed, make_federation(weighed.config))
     assert vaes is not None
     (panel,) = sampled_images(sample_table(vaes, make_federation(weighed.config), 0), vaes, (0, 1))
     tenth = part(weighed.model(), "decoder", codes[9:10])[0, 0]
@@ -309,7 +307,7 @@ def test_clients_draw_a_row_each_from_the_same_codes_and_are_named_by_their_clas
         assert len(own) == 8
         assert {line["majority"] for line in own} == {str(count.argmax())}
         assert [(o["z1"], o["z2"]) for o in own] == [(o["z1"], o["z2"]) for o in lines[:8]]
-    vaes = find_vaes(alone.path, federation)
+    vaes = find_vaes(alone, federation)
     assert vaes is not None
     (panel,) = sampled_images(sample_table(vaes, federation, 0), vaes, (0, 1))
     code = torch.tensor([[float(lines[1]["z1"]), float(lines[1]["z2"])]])
@@ -325,7 +323,7 @@ def test_the_same_run_draws_the_same_bytes(which: str, request: pytest.FixtureRe
     assert {*OF_CODES, *OF_IMAGES} <= drawn(done)
     for path in figures.iterdir():
         path.unlink()
-    draw_run(done.path, make_federation(done.config))
+    draw_run(done, make_federation(done.config))
     assert {path.name: path.read_bytes() for path in figures.iterdir()} == before
 
 

@@ -232,7 +232,7 @@ def test_a_broken_matrix_is_named_and_the_run_does_not_count_as_drawn(
     (finished.path / "matrices").mkdir()
     (finished.path / "matrices" / "similarity-000001.csv").write_text(text)
     with pytest.raises(RunError, match=rf"(?s){message}") as caught:
-        draw_run(finished.path, toy_federation())
+        draw_run(finished, toy_federation())
     assert "similarity-000001.csv" in str(caught.value)
     assert not is_drawn(finished.path)
 
@@ -243,7 +243,7 @@ def test_a_run_with_matrices_has_their_numbers_and_a_picture_of_each_name(finish
     for one in recorded:
         write(finished.path, "similarity", one)
     write(finished.path, "weights", matrix(1, "ab", np.eye(2)))
-    figures = draw_run(finished.path, toy_federation())
+    figures = draw_run(finished, toy_federation())
     assert is_drawn(finished.path)
     for name in ("similarity", "weights"):
         assert (figures / f"{name}.png").read_bytes().startswith(PNG)
@@ -265,7 +265,7 @@ def test_numbers_of_very_many_clients_are_pointed_at_not_copied(finished: Run) -
     clients = [f"client-{i:03d}" for i in range(101)]
     write(finished.path, "similarity", matrix(5, clients[:100], np.eye(100)))
     write(finished.path, "similarity", matrix(20, clients, np.eye(101)))
-    figures = draw_run(finished.path, toy_federation())
+    figures = draw_run(finished, toy_federation())
     lines = table(figures / "similarity.csv")
     assert [line["round"] for line in lines] == ["5", "20"]
     assert all((finished.path / line["file"]).is_file() for line in lines)
@@ -273,7 +273,7 @@ def test_numbers_of_very_many_clients_are_pointed_at_not_copied(finished: Run) -
 
 
 def test_a_run_without_matrices_is_drawn_as_ever(finished: Run) -> None:
-    figures = draw_run(finished.path, toy_federation())
+    figures = draw_run(finished, toy_federation())
     assert sorted(path.name for path in figures.iterdir()) == [
         "clients.csv", "clients.png", "coverage.csv", "coverage.png", "learning.csv",
         "learning.png", "partition.csv", "partition.png",

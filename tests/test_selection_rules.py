@@ -9,12 +9,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from made_up import results_of
 
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run, make_federation, run
 from fedskew.runs.identity import resolve
+from fedskew.runs.results import Results
 from fedskew.score import Row
 from fedskew.selection import MEANING, RULES, Curves, Members, chosen, curves_of, folds, left_out_of
 
@@ -50,8 +52,9 @@ class MadeUp:
     def config(self) -> Config:
         return make_config({"federation": {"unseen": ["zoe", self.left_out]}})
 
-    def rows(self) -> list[Row]:
-        return self.measured
+    @property
+    def results(self) -> Results:
+        return results_of(self.measured)
 
 
 def curves(measured: list[Row], *folded: MadeUp, **changes: Any) -> Curves:
@@ -233,7 +236,7 @@ def test_a_finished_run_tells_its_members_and_the_round_it_selected(tmp_path: Pa
     config = resolve(make_config(values))
     federation = make_federation(config)
     done = run(config, out=tmp_path, federation=federation, draw=False)
-    assert Members.found_in(done.rows()) == Members.of(federation)
+    assert Members.found_in(done.results.rows) == Members.of(federation)
     found = curves_of(done)
     assert chosen("validation", found) == done.result["selected_round"]
     assert chosen("last", found) == 6

@@ -18,7 +18,7 @@ PARTS = '''
 from dataclasses import dataclass
 
 import torch
-from fedskew.parts.aggregate import Mean
+from fedskew.parts.step import LearningRate
 from fedskew.parts.objective import Erm
 from fedskew.parts.report import Report, Reported
 from fedskew.recipe import Recipe, Stage
@@ -47,7 +47,7 @@ def weighted(slope=0.0):
 def slower(server_lr=1.0):
     """The same first stage, whatever the second does."""
     density = Stage("density", Recipe(), rounds=2, hands_over=(Hand(1.0),))
-    return Recipe(aggregates=Mean(server_lr=server_lr), prepares=(density,))
+    return Recipe(steps=LearningRate(server_lr), prepares=(density,))
 
 
 def scaled(scale=1.0):

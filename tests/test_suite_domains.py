@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import folder_of
+from made_up import results_of
 from scipy.stats import t as student
 
 from fedskew.config import make_config
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run, load_run
+from fedskew.selection import Curves
 from fedskew.suite import Reproduced, Step, find_suite, reproduce
 from fedskew.suites.board import Board, board
 from fedskew.suites.folds import fold_cells
@@ -28,6 +30,7 @@ from fedskew.suites.matrix import matrix_tables
 from fedskew.suites.measure import Measured
 from fedskew.suites.pairs import filled
 from fedskew.suites.printed import stand_apart
+from fedskew.suites.reading import ByRound
 from fedskew.suites.verdict import judge
 
 TOY = """
@@ -453,7 +456,7 @@ def test_a_setting_without_pairs_has_no_matrix(tmp_path: Path) -> None:
 def test_pairs_without_a_score_in_every_seed_have_dashes(tmp_path: Path) -> None:
     runs = stubs(erm_fedavg=[0.5, 0.6], irm_fedavg=[0.7, 0.8])
     runs["skewed", "irm+fedavg", 1] = Scores({})
-    by_round = type("Nothing", (), {"values": {}})
+    by_round = ByRound(results_of([]).rows, Curves({}, {}))
     for run in runs.values():
         run.by_round = by_round
     text = "\n".join(matrix_tables(toy_suite(tmp_path), "skewed", runs))

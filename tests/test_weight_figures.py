@@ -56,8 +56,9 @@ def weighed(unweighed: Run, folder: Path, known: bool, estimated: bool = True) -
     result = read_json(path / "result.json")
     write_json(path / "result.json", {**result, "sample_weights": told(federation, private)})
     save(path / SAMPLE_WEIGHTS, federation, private)
-    draw_run(path, federation)
-    return load_run(path)
+    done = load_run(path)
+    draw_run(done, federation)
+    return done
 
 
 def state(weights: torch.Tensor, entropy: float, trouble: int) -> Groups:

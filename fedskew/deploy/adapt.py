@@ -35,11 +35,11 @@ from fedskew.deploy.samples import Samples, prepared, read_samples
 from fedskew.errors import ConfigError, DataError, RunError
 from fedskew.experiment import Run
 from fedskew.federate.holdings import Holdings
-from fedskew.federate.planning import MAIN
 from fedskew.federate.tasks import ScoreTask
 from fedskew.folder import RunFolder
 from fedskew.parts.report import PERSONAL, SHARED, Groups
 from fedskew.recipe import Adapt, find
+from fedskew.score import MAIN
 from fedskew.scoring import look
 
 NEWCOMER = "newcomer"

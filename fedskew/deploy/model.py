@@ -121,7 +121,7 @@ def of_run(
 def about_run(run: Run) -> dict[str, Any]:
     """Which run it is, and what its models are made of, in plain values."""
     config, result = run.config, run.result
-    recorded = read_json(run.path / "config.json")
+    recorded = run.results.settings
     return {
         "run": run.path.resolve().name,
         "config": hash_of(recorded["config"])[:12],
@@ -159,7 +159,7 @@ def empty_model(about: Mapping[str, Any]) -> nn.Module:
 def finished_run(source: str | Path | Run) -> Run:
     """A run that has models to use; runs on the way there are refused."""
     run = source if isinstance(source, Run) else load_run(source)
-    if not (run.path / "result.json").is_file():
+    if not run.results.is_finished:
         raise RunError(f"{run.path} is not finished: repeat the command that began it.")
     return run
 

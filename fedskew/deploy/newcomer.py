@@ -7,8 +7,9 @@ from dataclasses import replace
 from fedskew.config import Config
 from fedskew.data.federation import Federation
 from fedskew.federate.holdings import Holdings, roster_of
-from fedskew.federate.planning import MAIN, make_plan
+from fedskew.federate.planning import make_plan
 from fedskew.recipe import Stage, find
+from fedskew.score import MAIN
 
 
 def newcomers(config: Config, federation: Federation) -> Holdings:

@@ -13,11 +13,11 @@ from fedskew.deploy.model import has_global, run_model
 from fedskew.errors import DataError, RunError
 from fedskew.experiment import Run
 from fedskew.federate.holdings import Holdings
-from fedskew.federate.planning import MAIN
 from fedskew.federate.tasks import ScoreTask
 from fedskew.folder import RunFolder
 from fedskew.parts.objective import ANSWERS, Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
+from fedskew.score import MAIN
 from fedskew.scoring import look
 
 CHANCE = 0.05

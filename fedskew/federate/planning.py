@@ -21,9 +21,8 @@ from fedskew.models.registry import MODELS
 from fedskew.parts.report import Groups
 from fedskew.parts.select import EVERYTHING, only
 from fedskew.recipe import Adapt, ModelChoice, Phase, Recipe, Stage
+from fedskew.score import MAIN
 from fedskew.server import Rounds
-
-MAIN = "main"
 
 
 def make_plan(config: Config, roster: Roster, stage: Stage) -> Plan:

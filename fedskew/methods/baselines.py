@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from fedskew.errors import ConfigError
@@ -18,6 +19,7 @@ from fedskew.parts.correct import ControlVariates, Pull
 from fedskew.parts.masked import MaskedMean
 from fedskew.parts.report import LocalLength, VariateChange
 from fedskew.parts.select import BATCH_NORM, NOTHING, but
+from fedskew.parts.step import LearningRate
 from fedskew.recipe import Card, Phase, Recipe, Reduction, method
 
 Weights = Literal["size", "uniform"]
@@ -30,6 +32,13 @@ def weighting(weights: Weights) -> Weighting:
     return BySize() if weights == "size" else Uniform()
 
 
+def server_step(server_lr: float) -> LearningRate:
+    """The step a user asks for by a server learning rate."""
+    if not 0 < server_lr < math.inf:
+        raise ConfigError(f"server_lr must be above 0, not {server_lr}.")
+    return LearningRate(server_lr)
+
+
 def not_negative(name: str, value: float) -> float:
     if value < 0:
         raise ConfigError(f"{name} must not be negative, not {value}.")
@@ -37,7 +46,7 @@ def not_negative(name: str, value: float) -> float:
 
 
 WEIGHTS = "'size' (by training samples) or 'uniform'"
-SERVER_LR = "step of the server towards the mean, > 0; 1 is the mean itself"
+SERVER_LR = "step of the server towards its target, > 0; 1 is the target itself"
 
 
 @method(
@@ -49,6 +58,7 @@ SERVER_LR = "step of the server towards the mean, > 0; 1 is the mean itself"
         sends="nothing",
         batch_norm="private",
         fails="with few samples per client, or test data of classes a client never saw",
+        reference="alone",
     ),
 )
 def local() -> Recipe:
@@ -64,6 +74,7 @@ def local() -> Recipe:
         sends="all raw data: a reference, not a federated method",
         batch_norm="ordinary",
         fails="it is not federated learning",
+        reference="pooled",
     ),
 )
 def central() -> Recipe:
@@ -79,10 +90,12 @@ def central() -> Recipe:
         knobs={"weights": WEIGHTS, "server_lr": SERVER_LR},
         fails="client drift: with skewed labels and long local training the mean is worse than "
         "its members",
+        side="aggregator",
+        plain=True,
     ),
 )
 def fedavg(weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
-    return Recipe(aggregates=Mean(weighting(weights), server_lr))
+    return Recipe(aggregates=Mean(weighting(weights)), steps=server_step(server_lr))
 
 
 @method(
@@ -95,12 +108,14 @@ def fedavg(weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
                "server_lr": SERVER_LR},
         reduces=(Reduction({"mu": 0.0}, "fedavg"),),
         fails="a large μ with a large learning rate overshoots (lr·μ must stay below 2)",
+        side="aggregator",
     ),
 )  # fmt: skip
 def fedprox(mu: float = 0.01, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
     return Recipe(
         trains=(Phase(corrects=(Pull(not_negative("mu", mu)),)),),
-        aggregates=Mean(weighting(weights), server_lr),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
     )
 
 
@@ -114,13 +129,15 @@ def fedprox(mu: float = 0.01, weights: Weights = "size", server_lr: float = 1.0)
         knobs={"weights": WEIGHTS, "server_lr": SERVER_LR},
         sends="model parameters and as many again for the variates, both ways",
         fails="large learning rates under extreme skew; Adam (its steps are not gradients)",
+        side="aggregator",
     ),
 )
 def scaffold(weights: Weights = "uniform", server_lr: float = 1.0) -> Recipe:
     return Recipe(
         trains=(Phase(corrects=(ControlVariates(),)),),
         reports=(VariateChange(),),
-        aggregates=MeanWithVariates(weighting(weights), server_lr),
+        aggregates=MeanWithVariates(weighting(weights)),
+        steps=server_step(server_lr),
     )
 
 
@@ -134,6 +151,7 @@ def scaffold(weights: Weights = "uniform", server_lr: float = 1.0) -> Recipe:
                "server_lr": SERVER_LR},
         sends="model parameters and one number (the length of its accumulated gradients)",
         fails="adaptive optimisers, whose steps have no length in gradients",
+        side="aggregator",
     ),
 )  # fmt: skip
 def fednova(mu: float = 0.0, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
@@ -141,7 +159,8 @@ def fednova(mu: float = 0.0, weights: Weights = "size", server_lr: float = 1.0) 
     return Recipe(
         trains=(Phase(corrects=pull),),
         reports=(LocalLength(mu),),
-        aggregates=NormalisedMean(weighting(weights), server_lr),
+        aggregates=NormalisedMean(weighting(weights)),
+        steps=server_step(server_lr),
     )
 
 
@@ -157,12 +176,13 @@ def fednova(mu: float = 0.0, weights: Weights = "size", server_lr: float = 1.0) 
         fails="what only some clients can teach (a label few hold) is held back as well, and all "
         "steps get shorter",
         defaults="τ = 0.4 takes what seven of ten equal clients agree on; 1 only what all do",
+        side="aggregator",
     ),
 )  # fmt: skip
 def fedgma(tau: float = 0.4, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
     if not 0 <= tau <= 1:
         raise ConfigError(f"tau must be from 0 to 1, not {tau}.")
-    return Recipe(aggregates=MaskedMean(tau, weighting(weights), server_lr))
+    return Recipe(aggregates=MaskedMean(tau, weighting(weights)), steps=server_step(server_lr))
 
 
 @method(
@@ -178,7 +198,11 @@ def fedgma(tau: float = 0.4, weights: Weights = "size", server_lr: float = 1.0) 
     ),
 )
 def fedbn(weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
-    return Recipe(shares=but(BATCH_NORM), aggregates=Mean(weighting(weights), server_lr))
+    return Recipe(
+        shares=but(BATCH_NORM),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
+    )
 
 
 @method(
@@ -202,5 +226,6 @@ def ditto(
     pull = Pull(not_negative("lam", lam))
     return Recipe(
         trains=(Phase(), Phase(epochs=personal_epochs, corrects=(pull,), model="personal")),
-        aggregates=Mean(weighting(weights), server_lr),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
     )

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fedskew.errors import ConfigError
-from fedskew.methods.baselines import SERVER_LR, WEIGHTS, Weights, fedavg, local, weighting
+from fedskew.methods.baselines import (
+    SERVER_LR,
+    WEIGHTS,
+    Weights,
+    fedavg,
+    local,
+    server_step,
+    weighting,
+)
 from fedskew.methods.generative import REVEALS, classless
 from fedskew.methods.reptile import STEP, fedreptile
 from fedskew.parts.aggregate import MeanAndVolunteer
@@ -170,9 +178,10 @@ def fed_civae(
         shares=only("classifier", *kept),
         begins=Own(only(*kept)) if kept else Begin(),
         aggregates=MeanAndVolunteer(
-            weighting(weights), server_lr,
+            weighting(weights),
             volunteers=tuple(part for part, source in private.items() if source == "volunteer"),
         ),
+        steps=server_step(server_lr),
         adapts=adapts,
     )  # fmt: skip
 

@@ -49,15 +49,11 @@ def feddisco(
     all_zero: AllZero = "size",
 ) -> Recipe:
     name, recipe = based_on(base)
-    inner: Any = recipe.aggregates
-    if not hasattr(inner, "weighting"):
-        raise ConfigError(f"base = {name!r} weighs no clients, so there is nothing to replace.")
     report = LabelDiscrepancy(metric)
     weighting = ByDiscrepancy(
         alpha, b, metric == "kl" if normalise is None else normalise, all_zero
     )
-    return replace(
-        recipe,
-        reports=(*recipe.reports, report),
-        aggregates=replace(inner, weighting=weighting),
-    )
+    aggregates = recipe.aggregates.reweighted(weighting)
+    if aggregates is None:
+        raise ConfigError(f"base = {name!r} weighs no clients, so there is nothing to replace.")
+    return replace(recipe, reports=(*recipe.reports, report), aggregates=aggregates)

@@ -6,7 +6,7 @@ aggregator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,7 @@ def with_objective(base: Base, objective: Objective) -> Recipe:
     """The recipe of a base whose clients minimise something else; they adapt by plain ERM."""
     name, recipe = based_on(base)
     own = [phase.objective for phase in recipe.trains if phase.objective is not None]
-    if recipe.pools or recipe.prepares or own or type(recipe.objective) is not Erm:
+    if recipe.pools or recipe.prepares or own or not recipe.objective.replaceable:
         why = "pools everybody's data" if recipe.pools else "has an objective of its own"
         raise ConfigError(
             f"base = {name!r} {why}, so its clients cannot be given another: choose one like "
@@ -62,6 +62,11 @@ def with_objective(base: Base, objective: Objective) -> Recipe:
     return replace(recipe, objective=objective, adapts=adapts)
 
 
+def objective(name: str, card: Card) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:
+    """Register a method that only says what clients minimise."""
+    return method(name, replace(card, side="objective"))
+
+
 def annealed(lam: float, before: float, anneal: int, names: tuple[str, str]) -> Annealed:
     """A multiplier that switches once, its parts checked."""
     if anneal < 0:
@@ -69,7 +74,7 @@ def annealed(lam: float, before: float, anneal: int, names: tuple[str, str]) -> 
     return Annealed(not_negative(names[1], before), not_negative(names[0], lam), anneal)
 
 
-@method(
+@objective(
     "erm",
     Card(
         summary="Any method on batches that hold equally many samples of each environment.",
@@ -79,13 +84,14 @@ def annealed(lam: float, before: float, anneal: int, names: tuple[str, str]) -> 
         reduces=(Reduction({"environments": False}, "fedavg"),),
         sends=SENDS,
         fails="a feature that gives labels away in training but not elsewhere is learned",
+        plain=True,
     ),
 )
 def erm(base: Base = "fedavg", environments: bool = True) -> Recipe:
     return with_objective(base, EnvironmentErm(by_environment=environments))
 
 
-@method(
+@objective(
     "irm",
     Card(
         summary="Any method whose clients want one classifier to be optimal in all environments.",
@@ -112,7 +118,7 @@ def irm(
     return with_objective(base, Irm(penalty, rescale=rescale, by_environment=environments))
 
 
-@method(
+@objective(
     "vrex",
     Card(
         summary="Any method whose clients want equal losses in all environments.",
@@ -140,7 +146,7 @@ def vrex(
     return with_objective(base, Vrex(penalty, rescale=rescale, by_environment=environments))
 
 
-@method(
+@objective(
     "ib-erm",
     Card(
         summary="Any method whose clients squeeze the features' variance (information bottleneck).",
@@ -166,7 +172,7 @@ def ib_erm(
     return with_objective(base, IbErm(penalty, rescale=rescale, by_environment=environments))
 
 
-@method(
+@objective(
     "ib-irm",
     Card(
         summary="IRM and the information bottleneck together.",
@@ -200,7 +206,7 @@ def ib_irm(
     )
 
 
-@method(
+@objective(
     "mmd",
     Card(
         summary="Any method whose clients want features distributed alike in all environments.",
@@ -219,7 +225,7 @@ def mmd(base: Base = "fedavg", gamma: float = 1.0, environments: bool = True) ->
     return with_objective(base, Mmd(gamma, by_environment=environments))
 
 
-@method(
+@objective(
     "coral",
     Card(
         summary="Any method whose clients want equal means and covariances of features.",
@@ -236,7 +242,7 @@ def coral(base: Base = "fedavg", gamma: float = 1.0, environments: bool = True) 
     return with_objective(base, Coral(gamma, by_environment=environments))
 
 
-@method(
+@objective(
     "mldg",
     Card(
         summary="Any method whose steps in one environment must also help in another.",
@@ -256,7 +262,7 @@ def mldg(base: Base = "fedavg", beta: float = 1.0, environments: bool = True) ->
     return with_objective(base, Mldg(beta, by_environment=environments))
 
 
-@method(
+@objective(
     "groupdro",
     Card(
         summary="Any method whose clients lean towards the environment that is worst off.",
@@ -273,7 +279,7 @@ def groupdro(base: Base = "fedavg", eta: float = 0.01, environments: bool = True
     return with_objective(base, GroupDro(eta, by_environment=environments))
 
 
-@method(
+@objective(
     "and-mask",
     Card(
         summary="Any method whose clients follow only what environments agree on in sign.",
@@ -293,7 +299,7 @@ def and_mask(base: Base = "fedavg", tau: float = 1.0, environments: bool = True)
     return with_objective(base, AndMask(tau, by_environment=environments))
 
 
-@method(
+@objective(
     "sand-mask",
     Card(
         summary="Any method whose clients follow the more what environments agree on more.",

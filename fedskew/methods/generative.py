@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 from fedskew.errors import ConfigError
-from fedskew.methods.baselines import SERVER_LR
+from fedskew.methods.baselines import SERVER_LR, server_step
 from fedskew.methods.discrepancy import ALL_ZERO, based_on
 from fedskew.models.registry import CLASSIFIER
-from fedskew.parts.aggregate import BySize, BySteps, Mean, Uniform, Weighting
+from fedskew.parts.aggregate import Aggregator, BySize, BySteps, Mean, Uniform, Weighting
 from fedskew.parts.begin import Begin, Own
 from fedskew.parts.discrepancy import (
     LABELS,
@@ -31,7 +30,6 @@ from fedskew.parts.generative import (
     RememberingMean,
     VaeLoss,
 )
-from fedskew.parts.objective import Erm
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, NOTHING
 from fedskew.recipe import Card, Recipe, Stage, method
@@ -60,7 +58,7 @@ def classless(base: str | Mapping[str, Any]) -> tuple[str, Recipe]:
     parts = {part for select in chosen for part in (*select.only, *select.but)}
     if parts & set(CLASSIFIER) or any(phase.objective for phase in recipe.trains):
         raise ConfigError(f"base = {name!r} is made for classifiers, which this model is not.")
-    if recipe.objective != Erm() or recipe.extends or recipe.prepares:
+    if not recipe.objective.replaceable or recipe.extends or recipe.prepares:
         raise ConfigError(f"base = {name!r} brings a loss, a model or stages of its own.")
     return name, recipe
 
@@ -103,26 +101,30 @@ def vae(
     recipe = replace(recipe, objective=objective)
     if sync and not shared_start:
         raise ConfigError("shared_start = false needs sync = false: the average replaces all.")
-    inner: Any = recipe.aggregates
-    changes: dict[str, Any] = {} if server_lr is None else {"server_lr": server_lr}
+    aggregates: Aggregator | None = recipe.aggregates
     if weights is not None:
         if weights not in WEIGHTS:
             raise ConfigError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r}.")
-        changes["weighting"] = WEIGHTS[weights]
+        aggregates = recipe.aggregates.reweighted(WEIGHTS[weights])
         if weights == "loss":
             recipe = replace(recipe, reports=(*recipe.reports, LocalLoss(objective)))
-    if divergence:
-        changes["divergence"] = True
-    if (changes or not sync) and not isinstance(inner, Mean):
+    if divergence and aggregates is not None:
+        aggregates = aggregates.with_divergence()
+    if aggregates is None:
         raise ConfigError(
-            f"base = {name!r} takes no weighted mean, so leave out weights, sync, server_lr and "
-            "divergence."
+            f"base = {name!r} takes no weighted mean, so leave out weights and divergence."
         )
-    if server_lr is not None and not 0 < server_lr < math.inf:
-        raise ConfigError(f"server_lr must be above 0, not {server_lr}.")
+    if not sync and not aggregates.averages:
+        raise ConfigError(
+            f"base = {name!r} does other things than average the clients' models, which needs "
+            "clients that load the result: leave out sync."
+        )
+    if server_lr is not None and recipe.shares == NOTHING:
+        raise ConfigError(f"base = {name!r} shares nothing, so leave out server_lr.")
     return replace(
         recipe,
-        aggregates=replace(inner, **changes),
+        aggregates=aggregates,
+        steps=recipe.steps if server_lr is None else server_step(server_lr),
         begins=Begin() if sync else Own(EVERYTHING, apart=not shared_start),
     )
 

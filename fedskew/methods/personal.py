@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from fedskew.errors import ConfigError
-from fedskew.methods.baselines import SERVER_LR, WEIGHTS, Weights, not_negative, weighting
+from fedskew.methods.baselines import (
+    SERVER_LR,
+    WEIGHTS,
+    Weights,
+    not_negative,
+    server_step,
+    weighting,
+)
 from fedskew.models.personal_head import with_personal_head
 from fedskew.parts.aggregate import Mean
 from fedskew.parts.objective import Erm
@@ -32,7 +39,11 @@ def epochs_or_none(name: str, epochs: int | None) -> int | None:
     ),
 )
 def fedper(weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
-    return Recipe(shares=only("body"), aggregates=Mean(weighting(weights), server_lr))
+    return Recipe(
+        shares=only("body"),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
+    )
 
 
 @method(
@@ -63,7 +74,8 @@ def fedrep(
             Phase(only("body"), epochs=epochs_or_none("body_epochs", body_epochs)),
         ),
         shares=only("body"),
-        aggregates=Mean(weighting(weights), server_lr),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
     )
 
 
@@ -85,7 +97,8 @@ def fedrod(gamma: float = 1.0, weights: Weights = "size", server_lr: float = 1.0
     return Recipe(
         objective=GenericAndPersonal(not_negative("gamma", gamma)),
         shares=but("personal"),
-        aggregates=Mean(weighting(weights), server_lr),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
         extends=with_personal_head,
     )
 
@@ -109,6 +122,7 @@ def fedrod(gamma: float = 1.0, weights: Weights = "size", server_lr: float = 1.0
 def per_fedavg(alpha: float = 0.01, weights: Weights = "size", server_lr: float = 1.0) -> Recipe:
     return Recipe(
         objective=OneStepAhead(not_negative("alpha", alpha)),
-        aggregates=Mean(weighting(weights), server_lr),
+        aggregates=Mean(weighting(weights)),
+        steps=server_step(server_lr),
         adapts=Adapt((Phase(EVERYTHING, epochs=1, lr=alpha, objective=Erm()),)),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from fedskew.errors import ConfigError
 from fedskew.methods.baselines import not_negative
 from fedskew.methods.discrepancy import based_on
-from fedskew.parts.aggregate import Mean, Uniform
+from fedskew.parts.aggregate import Uniform
 from fedskew.parts.private import Private
 from fedskew.parts.select import EVERYTHING
 from fedskew.privacy import accounting
@@ -21,7 +21,7 @@ def in_the_way(recipe: Recipe) -> str | None:
     """Why clipping and noise would not make a recipe private, if they would not."""
     if recipe.pools:
         return "it pools raw data"
-    if type(recipe.aggregates).aggregate is not Mean.aggregate:
+    if not recipe.aggregates.averages:
         return "its server takes no plain mean of the clients' models"
     if recipe.reports:
         return "its clients send more than their models"
@@ -48,7 +48,7 @@ def remembers(recipe: Recipe) -> bool:
         paper="McMahan et al. 2018, Learning Differentially Private Recurrent Language Models; "
         "accounting: Wang et al. 2019, Subsampled Rényi Differential Privacy.",
         update="mean of w + (w_k - w)·min(1, C/|w_k - w|), plus N(0, (σ·C)²)/participants; all "
-        "count alike; then what the base's server does with a mean",
+        "count alike; then the base's step towards that mean",
         knobs={"base": "the method that is made private, a name or {name = …, knob = …}",
                "clip": "C, the longest change a client may send, > 0; near the median norm that a "
                "run without noise records",
@@ -80,11 +80,11 @@ def private(
         raise ConfigError(f"noise must be a finite number, not {noise}.")
     if not 0 < delta < 1:
         raise ConfigError(f"delta must be between 0 and 1, not {delta}.")
-    if why := in_the_way(recipe):
+    why, mean = in_the_way(recipe), recipe.aggregates.reweighted(Uniform())
+    if why or mean is None:
+        why = why or "its server cannot be told to count all clients alike"
         raise ConfigError(f"base = {name!r} cannot be made private: {why}.")
     if noise:
         accounting()  # a run must not find out at its end that it cannot be accounted for
-    inner: Any = recipe.aggregates
-    mean = replace(inner, weighting=Uniform())
     aggregates = Private(mean, clip, noise, delta, remembers(recipe))
     return replace(recipe, aggregates=aggregates)

@@ -10,25 +10,44 @@ from typing import Any
 from fedskew.errors import ConfigError
 from fedskew.methods.baselines import WEIGHTS, Weights, weighting
 from fedskew.methods.discrepancy import based_on
-from fedskew.parts.aggregate import BySize, Mean, ReptileMean, Uniform
+from fedskew.parts.aggregate import BySize, Uniform
+from fedskew.parts.select import NOTHING
+from fedskew.parts.step import Reptile
 from fedskew.recipe import Card, Recipe, Reduction, method
 
 STEP = {
-    "eta": "step of the server towards the mean, > 0; 1 is the mean itself",
+    "eta": "step of the server towards its target, > 0; 1 is the target itself",
     "first": "the step of round 1, where another is wanted (the reference code takes 1)",
     "decay": "factor on the step from round to round, > 0",
     "weights": WEIGHTS,
 }
 
 
+def in_the_way(recipe: Recipe, weights: Weights) -> str | None:
+    """Why the server of a recipe cannot take a Reptile step, if it cannot."""
+    aggregates = recipe.aggregates
+    if recipe.shares == NOTHING:
+        return "shares nothing, so there is no target to step towards"
+    if aggregates.per_client:
+        return "makes a model for each client, so there is no one target to step towards"
+    if not recipe.steps.whole:
+        return "has a server step of its own, which eta would replace"
+    if aggregates.weighting is None and weights != "uniform":
+        return "weighs no clients, so leave out weights"
+    if aggregates.weighting not in (None, BySize(), Uniform()):
+        return "has weights of its own, which weights would replace"
+    return None
+
+
 @method(
     "fedreptile",
     Card(
-        summary="Any method by weighted mean, whose server takes a small step towards the mean.",
+        summary="Any method with one model for all, whose server takes a small step towards its "
+        "target.",
         paper="Nichol et al. 2018, On First-Order Meta-Learning Algorithms (Reptile), with clients "
         "for tasks; the step of the federated CI-VAE thesis (Bologna).",
-        update="θ ← θ + η·(mean of θ_k - θ)",
-        knobs={"base": "the method whose mean is approached, a name or {name = …, knob = …}",
+        update="θ ← θ + η·(target - θ), the target as the base's server makes it: the mean of θ_k",
+        knobs={"base": "the method whose target is approached, a name or {name = …, knob = …}",
                **STEP},
         reduces=(Reduction({"eta": 1.0}, "fedavg", {"weights": "uniform"}),),
         sends="what the base sends",
@@ -46,14 +65,10 @@ def fedreptile(
     weights: Weights = "uniform",
 ) -> Recipe:
     name, recipe = based_on(base)
-    if type(recipe.aggregates) is not Mean:
-        raise ConfigError(f"base = {name!r} takes no plain mean, so there is no step towards it.")
-    if recipe.aggregates.weighting not in (BySize(), Uniform()) or recipe.aggregates.server_lr != 1:
-        raise ConfigError(
-            f"base = {name!r} has weights or a server_lr of its own, which eta and weights replace."
-        )
+    if why := in_the_way(recipe, weights):
+        raise ConfigError(f"base = {name!r} {why}.")
     for knob, value in (("eta", eta), ("first", first), ("decay", decay)):
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"{knob} must be above 0, not {value}.")
-    step = ReptileMean(weighting(weights), eta, recipe.aggregates.divergence, first, decay)
-    return replace(recipe, aggregates=step)
+    aggregates = recipe.aggregates.reweighted(weighting(weights)) or recipe.aggregates
+    return replace(recipe, aggregates=aggregates, steps=Reptile(eta, first, decay))

@@ -1,10 +1,11 @@
-"""How the server turns the clients' updates into the next state."""
+"""How the server turns the clients' updates into a target; ``fedskew.parts.step`` goes there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -47,8 +48,9 @@ class ServerState:
     ``memory`` survives from round to round (variates, discrepancies, fingerprints); ``buffers``
     names the entries of ``shared`` that are statistics (BatchNorm's), which are averaged and never
     stepped along. The others speak of this round only: ``round`` is its number and ``rng`` a random
-    stream for it; for the record, ``notes`` are sentences, ``measured`` numbers by client and
-    name, ``matrices`` what was found about pairs of clients.
+    stream for it; ``unstepped`` names further entries of a target that are taken as they are; for
+    the record, ``notes`` are sentences, ``measured`` numbers by client and name, ``matrices`` what
+    was found about pairs of clients.
     """
 
     shared: Tensors
@@ -60,6 +62,7 @@ class ServerState:
     matrices: dict[str, Matrix] = field(default_factory=dict)
     round: int = 0
     rng: np.random.Generator | None = None
+    unstepped: frozenset[str] = frozenset()
 
     def sent_to(self, client: str) -> Tensors:
         return self.personal.get(client, self.shared)
@@ -108,12 +111,29 @@ class Uniform(Weighting):
 
 class Aggregator:
     """Base of all aggregators: override ``aggregate``; ``start`` and ``broadcasts`` where the
-    server has a memory that clients must see."""
+    server has a memory that clients must see. Methods built on others ask what one can do."""
 
     broadcasts: tuple[str, ...] = ()
     """Groups of the memory that travel to the clients with the model."""
     per_client: bool = False
     """Whether it makes one model per client."""
+    weighting: Weighting | None = None
+    """How it weighs clients, where it does: a field of that name can be given another value."""
+
+    @property
+    def averages(self) -> bool:
+        """Whether all it learns from the updates is the weighted mean of their models."""
+        return False
+
+    def reweighted(self, weighting: Weighting) -> Self | None:
+        """The same with another weighting; none where clients are not weighed."""
+        if self.weighting is None:
+            return None
+        return cast(Self, replace(cast(Any, self), weighting=weighting))
+
+    def with_divergence(self) -> Aggregator | None:
+        """The same that also records how far clients are from the mean; none if it cannot."""
+        return None
 
     def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
         """The memory before the first round, from the shared parameters (without buffers)."""
@@ -124,7 +144,11 @@ class Aggregator:
         return clients
 
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
-        """The next state, from at least one update; ``clients`` counts all, also the absent."""
+        """The target, from at least one update; ``clients`` counts all, also the absent.
+
+        It is the state with ``shared`` (and ``personal``) where the updates point to, and with the
+        memory of the next round; the recipe's step then moves towards ``shared``.
+        """
         raise NotImplementedError
 
     def spent(self, rounds: int, per_round: int, clients: int) -> dict[str, float] | None:
@@ -159,25 +183,23 @@ def weighted_mean(updates: Sequence[Update], weights: Sequence[float]) -> Tensor
     return mean
 
 
-def step_towards(state: ServerState, target: Tensors, lr: float) -> Tensors:
-    """shared + lr·(target - shared) for parameters; buffers take the target as it is."""
-    moved = {
-        name: t if lr == 1.0 or name in state.buffers else torch.lerp(state.shared[name], t, lr)
-        for name, t in target.items()
-    }
-    return {**state.shared, **moved}
-
-
 @dataclass(frozen=True)
 class Mean(Aggregator):
-    """The weighted mean of the clients' models, approached with a server learning rate.
+    """The weighted mean of the clients' models.
 
     With ``divergence`` it also records how far every client's weights are from that mean.
     """
 
     weighting: Weighting = field(default_factory=BySize)
-    server_lr: float = 1.0
     divergence: bool = False
+
+    @property
+    def averages(self) -> bool:
+        # A subclass does more, unless it says itself that it does not.
+        return type(self) is Mean
+
+    def with_divergence(self) -> Mean:
+        return replace(self, divergence=True)
 
     def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
         return self.weighting.wanted(clients, state)
@@ -190,32 +212,7 @@ class Mean(Aggregator):
             for update in updates:
                 apart = {f"divergence {n}": d for n, d in distances(update.tensors, mean).items()}
                 measured[update.client] = {**measured.get(update.client, {}), **apart}
-        shared = step_towards(state, mean, self.lr(state.round))
-        return replace(state, shared=shared, notes=notes, measured=measured)
-
-    def lr(self, round_number: int) -> float:
-        """The server's learning rate in a round."""
-        return self.server_lr
-
-
-@dataclass(frozen=True)
-class ReptileMean(Mean):
-    """θ ← θ + η·(mean - θ): η is ``first`` in round 1, then ``server_lr``·``decay``^(round - 2).
-
-    Without ``first`` round 1 is like all others, and the decay counts from it.
-    """
-
-    weighting: Weighting = field(default_factory=Uniform)
-    server_lr: float = 0.35
-    first: float | None = None
-    decay: float = 1.0
-
-    def lr(self, round_number: int) -> float:
-        if self.first is None:
-            return self.server_lr * self.decay ** (round_number - 1)
-        return (
-            self.first if round_number == 1 else self.server_lr * self.decay ** (round_number - 2)
-        )
+        return replace(state, shared={**state.shared, **mean}, notes=notes, measured=measured)
 
 
 @dataclass(frozen=True)
@@ -229,7 +226,7 @@ class MeanAndVolunteer(Mean):
         volunteer = min(updates, key=lambda update: update.client)
         prefixes = tuple(f"{part}." for part in self.volunteers)
         shown = {n: t for n, t in volunteer.tensors.items() if n.startswith(prefixes)}
-        return replace(found, shared={**found.shared, **shown})
+        return replace(found, shared={**found.shared, **shown}, unstepped=frozenset(shown))
 
 
 def distances(tensors: Tensors, mean: Tensors) -> dict[str, float]:
@@ -266,13 +263,12 @@ class MeanWithVariates(Mean):
 
 @dataclass(frozen=True)
 class NormalisedMean(Aggregator):
-    """FedNova: x ← x - lr·τ_eff·Σ p_k·(x - y_k)/a_k with τ_eff = Σ p_k·a_k.
+    """FedNova's x - τ_eff·Σ p_k·(x - y_k)/a_k with τ_eff = Σ p_k·a_k.
 
     a_k, the length of a client's accumulated gradients, is what ``LocalLength`` reports.
     """
 
     weighting: Weighting = field(default_factory=BySize)
-    server_lr: float = 1.0
 
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
         weights, notes = normalised(self.weighting, updates, state)
@@ -286,7 +282,7 @@ class NormalisedMean(Aggregator):
                 drift = update.tensors[name] - current
                 target[name].add_(drift, alpha=weight * effective / length)
         return replace(
-            state, shared=step_towards(state, target, self.server_lr), notes=notes,
+            state, shared={**state.shared, **target}, notes=notes,
             measured=self.weighting.measured(updates, weights, state),
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ class DensityLoss(Objective):
     needs = MADE
     primary = "loss"
     higher_is_better = False
+
+    def trained_by(self, method: str) -> dict[str, Any]:
+        return {"name": "made", "base": method}
 
     def check(self, module: nn.Module, roster: Roster, batch_size: int) -> None:
         if isinstance(module, BernoulliMade) and not within_unit(roster):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -52,6 +52,11 @@ class VaeLoss(Objective):
     def __post_init__(self) -> None:
         check_weights(self, "beta", "eval_beta")
         check_reductions(self, "reconstruction", "kl")
+
+    def trained_by(self, method: str) -> dict[str, Any]:
+        changed = {f.name: getattr(self, f.name) for f in fields(self)}
+        changed = {name: v for name, v in changed.items() if v != getattr(VaeLoss, name)}
+        return {"name": "vae", "base": method, **changed}
 
     def noise(self, module: nn.Module, samples: int) -> dict[str, tuple[int, ...]]:
         return {"codes": (samples, latent_of(module))}

@@ -15,7 +15,6 @@ from fedskew.parts.aggregate import (
     Update,
     Weighting,
     normalised,
-    step_towards,
     weighted_mean,
 )
 
@@ -25,14 +24,13 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class MaskedMean(Aggregator):
-    """x ← x + lr·m·Σ p_k·(y_k - x), with m = 1 where A = |Σ p_k·sign(y_k - x)| ≥ τ, else A.
+    """x + m·Σ p_k·(y_k - x), with m = 1 where A = |Σ p_k·sign(y_k - x)| ≥ τ, else A.
 
     Statistics of BatchNorm have no direction to agree on: they are averaged.
     """
 
     tau: float
     weighting: Weighting = field(default_factory=BySize)
-    server_lr: float = 1.0
 
     def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
         return self.weighting.wanted(clients, state)
@@ -46,7 +44,7 @@ class MaskedMean(Aggregator):
             softened = current + agreement * (mean - current)
             target[name] = torch.where(agreement >= self.tau - ROUNDING, mean, softened)
         return replace(
-            state, shared=step_towards(state, target, self.server_lr), notes=notes,
+            state, shared={**state.shared, **target}, notes=notes,
             measured=self.weighting.measured(updates, weights, state),
         )  # fmt: skip
 

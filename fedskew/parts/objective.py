@@ -110,6 +110,15 @@ class Objective:
     counts_steps: bool = False
     """Whether batches must say how many steps the client has made (annealed penalties)."""
 
+    @property
+    def replaceable(self) -> bool:
+        """Whether another objective may take its place without losing what a method is about."""
+        return False
+
+    def trained_by(self, method: str) -> dict[str, Any]:
+        """A method that minimises this by the means of another one, as its name and settings."""
+        return {"name": method}
+
     def check(self, module: nn.Module, roster: Roster, batch_size: int) -> None:
         """Refuse samples, a model or a batch size this objective makes no sense of."""
         if self.by_environment:
@@ -222,6 +231,11 @@ def macro_f1(label: Tensor, predicted: Tensor) -> float:
 @dataclass(frozen=True)
 class Erm(Objective):
     """Empirical risk: the mean cross-entropy, with sample weights where a client has them."""
+
+    @property
+    def replaceable(self) -> bool:
+        # A subclass is there for what it adds.
+        return type(self) is Erm
 
     def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
         return batch.mean(F.cross_entropy(model(batch.x), batch.y, reduction="none"))

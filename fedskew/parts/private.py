@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedskew.parts.aggregate import Aggregator, Mean, ServerState, Update
+from fedskew.parts.aggregate import Aggregator, ServerState, Update
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.privacy import epsilon
@@ -21,15 +21,16 @@ class Private(Aggregator):
     The change of all shared floating entries together, BatchNorm's statistics included, is scaled
     down to ``clip`` where it is longer. Normal noise of standard deviation noise·clip joins the
     sum of the changes once: of n updates each gets the same n-th part, so ``inner`` must weigh
-    them alike, and is not told how many samples and steps are behind them. Whatever it does with
-    the mean is made of private numbers only. Integer counters, which count a client's steps, stay
-    as the server has them; without noise there is nothing to protect, and they are copied.
+    them alike and take nothing but their mean (``averages``), and is not told how many samples and
+    steps are behind them. The step towards that mean is made of private numbers only. Integer
+    counters, which count a client's steps, stay as the server has them; without noise there is
+    nothing to protect, and they are copied.
 
     ``remembers`` says that clients keep something of their own from round to round. Who took part
     before then shows in what a client sends, so drawing clients by lot is no help in ``spent``.
     """
 
-    inner: Mean
+    inner: Aggregator
     clip: float
     noise: float
     delta: float = 1e-5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from fedskew.deploy.confidence import (
 from fedskew.errors import DataError
 from fedskew.predictions import PREDICTIONS, load_predictions
 from fedskew.report.picture import Picture, Table
-from fedskew.store import read_json
+from fedskew.runs.results import Results
 
 GROUPS = ("seen", "odd", "unseen")
 POINTS = 200
@@ -30,11 +29,11 @@ POINTS = 200
 SHOTS = re.compile(r"(\d+)-shot .*")
 
 
-def deployed_pictures(run: Path) -> Iterator[Picture]:
+def deployed_pictures(results: Results) -> Iterator[Picture]:
     """Scores against shots and accuracy against labels asked for, where the run can tell them."""
     from fedskew.report import deployment_plots as plots
 
-    result = read_json(run / "result.json")
+    run, result = results.path, results.summary
     title, metric = str(result["method"]), str(result["primary_metric"])
     curves = shots_table(result)
     yield Picture("shots", curves, lambda: plots.shots(curves, metric, title))

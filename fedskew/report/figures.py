@@ -19,22 +19,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.config import make_config
 from fedskew.data.federation import Federation
 from fedskew.errors import RunError
-from fedskew.folder import RunFolder
 from fedskew.matrix import TIMES
 from fedskew.report.deployment import deployed_pictures, shots_in
 from fedskew.report.generative_figures import pictures
 from fedskew.report.picture import Picture, Table
 from fedskew.runs.findings import pictures_of
-from fedskew.score import Row
-from fedskew.store import make_folder, read_json, write_atomically, write_csv
+from fedskew.runs.results import Results
+from fedskew.runs.rows import Rows
+from fedskew.score import MAIN
+from fedskew.store import make_folder, write_atomically, write_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAIN = "main"
+    from fedskew.experiment import Run
+
 LAST = "partition"
 """The figure of a run that is drawn last, and always: where it is, the others are."""
 MATRICES = "matrices"
@@ -60,28 +61,27 @@ def is_drawn(path: str | Path) -> bool:
     return (Path(path) / "figures" / f"{LAST}.png").is_file()
 
 
-def draw_run(path: str | Path, federation: Federation) -> Path:
+def draw_run(run: Run, federation: Federation) -> Path:
     """Draw a finished run, unless that is done, and return the folder of its figures."""
-    folder = _folder(Path(path))
-    if is_drawn(path):
+    folder = _folder(run.path)
+    if is_drawn(run.path):
         return folder
     from fedskew.report import plots
 
-    result = read_json(Path(path) / "result.json")
+    results, result = run.results, run.result
     model, metric = str(result["primary_model"]), str(result["primary_metric"])
     selected, name = int(result["selected_round"]), str(result["method"])
-    curves = learning_table(Path(path), model, metric, bool(result["higher_is_better"]))
+    curves = learning_table(results, model, metric, bool(result["higher_is_better"]))
     _save(folder, "learning", curves, lambda: plots.learning(curves, metric, selected, name))
-    scores = client_table(Path(path), model, metric, selected)
+    scores = client_table(results, model, metric, selected)
     _save(folder, "clients", scores, lambda: plots.clients(scores, metric, selected, name))
-    for what in sorted({what for what, _, _ in _matrix_files(Path(path))}):
-        draw_matrices(Path(path), what, folder, what, name)
-    weights = weight_table(Path(path))
+    for what in sorted({what for what, _, _ in _matrix_files(run.path)}):
+        draw_matrices(run.path, what, folder, what, name)
+    weights = weight_table(results)
     _save(folder, "weights", weights, lambda: plots.weights(weights, name))
-    of_models = pictures(Path(path), federation, weights)
-    config = make_config(read_json(Path(path) / "config.json")["config"])
-    left = pictures_of(Path(path), config, result)
-    for picture in chain(deployed_pictures(Path(path)), left, of_models):
+    of_models = pictures(run, federation, weights)
+    left = pictures_of(run.path, results.config, result)
+    for picture in chain(deployed_pictures(results), left, of_models):
         _save(folder, *picture)
     counts = partition_table(federation)
     title = f"{federation.name}: training samples of each class at each client"
@@ -91,13 +91,13 @@ def draw_run(path: str | Path, federation: Federation) -> Path:
 
 def draw_comparison(
     out: str | Path,
-    runs: Mapping[str, Sequence[Path]],
+    runs: Mapping[str, Sequence[Run]],
     metric: str = "accuracy",
     more: Iterable[Picture] = (),
 ) -> Path:
     """Draw all methods of a comparison into one set of figures, best method first.
 
-    ``runs`` holds each method's run folders, one a seed; ``more`` pictures stand beside.
+    ``runs`` holds each method's runs, one a seed; ``more`` pictures stand beside.
     """
     from fedskew.report import domain_plots, plots
 
@@ -110,7 +110,7 @@ def draw_comparison(
     _save(folder, "clients", spread, lambda: plots.compared_clients(spread, metric))
     for picture in more:
         _save(folder, *picture)
-    first = next(iter(runs.values()))[0] / "figures"
+    first = next(iter(runs.values()))[0].path / "figures"
     for suffix in ("csv", "png"):
         source = first / f"{LAST}.{suffix}"
         if source.is_file():
@@ -118,19 +118,17 @@ def draw_comparison(
     return folder
 
 
-def learning_table(run: Path, model: str, metric: str, higher_is_better: bool) -> Table:
+def learning_table(results: Results, model: str, metric: str, higher_is_better: bool) -> Table:
     """Training loss and scores of every round of the main stage."""
-    rows = [r for r in _scored(run, model, metric) if r.on == "seen" and r.adapted == "none"]
-    values: dict[tuple[int, str], list[float]] = {}
-    for row in rows:
-        values.setdefault((row.round, row.split), []).append(row.value)
+    rows = results.as_trained.where(model=model, metric=metric, on="seen")
+    tests = rows.where(split="test").by_round()
+    validations = rows.where(split="validation").by_round()
     worst, best = (min, max) if higher_is_better else (max, min)
     table: Table = []
-    for record in RunFolder(run).records():
+    for record in results.records:
         if record.stage != MAIN:
             continue
-        test = values.get((record.round, "test"))
-        validation = values.get((record.round, "validation"))
+        test, validation = tests.get(record.round), validations.get(record.round)
         table.append(
             {
                 "round": record.round,
@@ -144,18 +142,16 @@ def learning_table(run: Path, model: str, metric: str, higher_is_better: bool) -
     return table
 
 
-def client_table(run: Path, model: str, metric: str, round_number: int) -> Table:
+def client_table(results: Results, model: str, metric: str, round_number: int) -> Table:
     """Every seen client's test score, before and after adaptation, lowest first.
 
     Of several adaptations, the one that saw most labels.
     """
-    rows = [
-        r
-        for r in _scored(run, model, metric)
-        if r.on == "seen" and r.split == "test" and r.round == round_number
-    ]
-    how = max((r.adapted for r in rows), key=shots_in, default="none")
-    adapted = {r.client: r.value for r in rows if r.adapted == how != "none"}
+    rows = results.rows.where(
+        stage=MAIN, round=round_number, model=model, on="seen", split="test", metric=metric
+    )
+    how = max(rows.names("adapted"), key=shots_in, default="none")
+    adapted = rows.where(adapted=how).by_client() if how != "none" else {}
     table: Table = [
         {
             "client": r.client,
@@ -164,18 +160,16 @@ def client_table(run: Path, model: str, metric: str, round_number: int) -> Table
             "adapted": adapted.get(r.client),
             "how": how,
         }
-        for r in rows
-        if r.adapted == "none"
+        for r in rows.where(adapted="none").rows()
     ]
     return sorted(table, key=lambda line: float(line[metric]))
 
 
-def weight_table(run: Path) -> Table:
+def weight_table(results: Results) -> Table:
     """What each client weighed in the aggregates of all stages, and its recorded discrepancy."""
     found: dict[tuple[str, int, str], dict[str, float]] = {}
-    for row in RunFolder(run).rows():
-        if row.split == "server" and row.metric in ("weight", "discrepancy"):
-            found.setdefault((row.stage, row.round, row.client), {})[row.metric] = row.value
+    for row in results.rows.where(split="server", metric=("weight", "discrepancy")).rows():
+        found.setdefault((row.stage, row.round, row.client), {})[row.metric] = row.value
     return [
         {
             "stage": stage, "round": number, "client": client,
@@ -240,17 +234,14 @@ def draw_matrices(run: Path, what: str, folder: Path, file: str, title: str) -> 
     return folder / f"{file}.png"
 
 
-def comparison_curves(runs: Mapping[str, Sequence[Path]], metric: str) -> Table:
+def comparison_curves(runs: Mapping[str, Sequence[Run]], metric: str) -> Table:
     """Per method and round: the mean over clients, then mean and deviation over seeds."""
     table: Table = []
-    for method, paths in runs.items():
+    for method, group in runs.items():
         by_round: dict[int, list[float]] = {}
-        for path in paths:
-            values: dict[int, list[float]] = {}
-            for row in _tested(path, metric):
-                values.setdefault(row.round, []).append(row.value)
-            for number, scores in values.items():
-                by_round.setdefault(number, []).append(statistics.fmean(scores))
+        for run in group:
+            for number, mean in _tested(run, metric).curve(statistics.fmean).items():
+                by_round.setdefault(number, []).append(mean)
         for number, means in sorted(by_round.items()):
             deviation = statistics.stdev(means) if len(means) > 1 else None
             mean = statistics.fmean(means)
@@ -258,29 +249,23 @@ def comparison_curves(runs: Mapping[str, Sequence[Path]], metric: str) -> Table:
     return table
 
 
-def comparison_clients(runs: Mapping[str, Sequence[Path]], metric: str) -> Table:
+def comparison_clients(runs: Mapping[str, Sequence[Run]], metric: str) -> Table:
     """Every client's test score under every method and seed, at the selected round."""
     table: Table = []
-    for method, paths in runs.items():
-        for path in paths:
-            result = read_json(path / "result.json")
+    for method, group in runs.items():
+        for run in group:
+            rows = _tested(run, metric).where(round=run.result["selected_round"])
             table += [
-                {"method": method, "seed": result["seed"], "client": r.client, metric: r.value}
-                for r in _tested(path, metric)
-                if r.round == result["selected_round"]
+                {"method": method, "seed": run.result["seed"], "client": client, metric: value}
+                for client, value in zip(rows.texts("client"), rows.value.tolist(), strict=True)
             ]
     return table
 
 
-def _tested(run: Path, metric: str) -> list[Row]:
-    model = read_json(run / "result.json")["primary_model"]
-    rows = _scored(run, model, metric)
-    return [r for r in rows if r.on == "seen" and r.split == "test" and r.adapted == "none"]
-
-
-def _scored(run: Path, model: str, metric: str) -> list[Row]:
-    rows = RunFolder(run).rows()
-    return [r for r in rows if r.stage == MAIN and r.model == model and r.metric == metric]
+def _tested(run: Run, metric: str) -> Rows:
+    return run.results.as_trained.where(
+        model=run.result["primary_model"], metric=metric, on="seen", split="test"
+    )
 
 
 def _matrix_files(run: Path) -> Iterator[tuple[str, int, Path]]:

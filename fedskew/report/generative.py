@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +17,9 @@ from fedskew.data.federation import Client, Federation, Indices
 from fedskew.engine.streams import stream
 from fedskew.parts.generative import decode, describe_codes, in_parts, latent_of, w1_to_normal
 from fedskew.parts.objective import Bound
+
+if TYPE_CHECKING:
+    from fedskew.experiment import Run
 
 Table = list[dict[str, Any]]
 GLOBAL = "the global model"
@@ -38,20 +40,18 @@ class Vaes:
     Either all clients have models of their own or none; who has one encodes its samples with it.
     """
 
-    run: Path
+    run: Run
     has_global: bool
     owners: tuple[str, ...]
 
     def model(self, name: str) -> nn.Module:
         """A client's own model, or the global one."""
-        from fedskew.experiment import Run
-
-        return Run(self.run).model(None if name == GLOBAL else name)
+        return self.run.model(None if name == GLOBAL else name)
 
 
-def find_vaes(run: Path, federation: Federation) -> Vaes | None:
+def find_vaes(run: Run, federation: Federation) -> Vaes | None:
     """The run's autoencoders, or None where its models are something else."""
-    folder = run / "models" / "selected"
+    folder = run.path / "models" / "selected"
     owners = [c.name for c in federation.clients if (folder / _own_file(c.name)).is_file()]
     has_global = (folder / "global.safetensors").is_file()
     if not owners and not has_global:

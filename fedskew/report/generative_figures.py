@@ -6,7 +6,7 @@ As for every figure, a table comes first and the picture is drawn from it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedskew.data.federation import Federation
 from fedskew.report.generative import (
@@ -25,10 +25,13 @@ from fedskew.report.images import (
 )
 from fedskew.report.latent import space_table
 from fedskew.report.picture import Picture, Table
-from fedskew.store import read_json
+from fedskew.score import MAIN
+
+if TYPE_CHECKING:
+    from fedskew.experiment import Run
 
 
-def pictures(run: Path, federation: Federation, weights: Table) -> Iterator[Picture]:
+def pictures(run: Run, federation: Federation, weights: Table) -> Iterator[Picture]:
     """The figures of a run of autoencoders, one after the other; none of other runs.
 
     ``weights`` is the run's table of aggregation weights and discrepancies.
@@ -38,12 +41,12 @@ def pictures(run: Path, federation: Federation, weights: Table) -> Iterator[Pict
         return
     from fedskew.report import generative_plots as plots
 
-    result = read_json(run / "result.json")
+    result = run.result
     seed, title = int(result["seed"]), str(result["method"])
     recorded = {
         str(line["client"]): float(line["discrepancy"])
         for line in weights
-        if line["stage"] == "main" and line["round"] <= result["selected_round"]
+        if line["stage"] == MAIN and line["round"] <= result["selected_round"]
         if line["discrepancy"] is not None
     }
     codes = encoding_table(vaes, federation, recorded, seed)

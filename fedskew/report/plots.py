@@ -11,6 +11,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from fedskew.recipe import methods as registered
 from fedskew.report.canvas import (
     BLUE,
     GREY,
@@ -273,8 +274,9 @@ def compared_clients(table: Table, metric: str) -> Figure:
 def styles(methods: Sequence[str]) -> list[tuple[str, str]]:
     """A colour and dashes for each method; the references stay grey whatever stands beside them."""
     pairs = ((colour, dashes) for dashes in cycle(DASHES) for colour in PALETTE[:7])
-    reference = {"local": (GREY, ":"), "central": ("#000000", "--")}
-    return [reference.get(method) or next(pairs) for method in methods]
+    reference = {"alone": (GREY, ":"), "pooled": ("#000000", "--")}
+    roles = {name: known.card.reference or "" for name, known in registered().items()}
+    return [reference.get(roles.get(method, "")) or next(pairs) for method in methods]
 
 
 def _bound(axes: Axes, metric: str) -> None:

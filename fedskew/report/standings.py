@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedskew.costs import Effort, Spending, efforts_of_all, score_curve, spending
+import numpy as np
+
+from fedskew.costs import Effort, Spending, efforts_of_all, spending
 from fedskew.errors import RunError
 from fedskew.experiment import Run
-from fedskew.folder import RunFolder
 from fedskew.report.leaderboard import Effective, Spread, Standing
 
 
@@ -61,8 +62,10 @@ def _efforts(
 
     def spent(one: Run) -> Spending:
         result = one.result
-        curve = score_curve(one.rows(), result["primary_model"], metric)
-        return spending(result, RunFolder(one.path).records(), curve, higher)
+        scored = one.results.as_trained.where(
+            model=result["primary_model"], metric=metric, on="seen", split="test"
+        )
+        return spending(result, one.results.records, scored.curve(np.mean), higher)
 
     found: dict[str, list[Effort]] = {name: [] for name in runs}
     for together in zip(*runs.values(), strict=True):
@@ -112,7 +115,7 @@ def _standing(
         central=spread(model="global", on="central"),
         unseen=spread(on="unseen"),
         megabytes=None
-        if role == "central"
+        if role == "pooled"
         else _mean(r["bytes"]["up"] + r["bytes"]["down"] for r in results) / 1e6,
         effective=effective,
         seconds=_mean(r["seconds"] for r in results),

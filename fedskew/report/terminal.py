@@ -11,16 +11,13 @@ from rich import box
 from rich.table import Table
 
 from fedskew.experiment import Run
-from fedskew.folder import RunFolder
 from fedskew.progress import clock, stretches
 from fedskew.runs.findings import lines_of
+from fedskew.runs.results import Results
 from fedskew.server import RoundRecord
 
 MOST_FAILURES = 10
 SPREAD = {"mean": "mean", "std": "std", "worst client": "worst", "bottom decile": "bottom_decile"}
-
-
-"""Why all samples of a client count the same."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -35,17 +32,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 def run_summary(run: Run) -> str:
     """Status, scores, traffic and everything that went wrong, as lines of text."""
-    folder = RunFolder(run.path)
-    records = folder.records()
-    config = run.config
+    results = run.results
+    records, config = results.records, results.config
     facts = {
         "run": str(run.path),
         "method": f"{config.method.name} {_knobs(config.method.knobs)}".strip(),
         "data": f"{config.federation.dataset}, seed {config.seed}",
-        "status": _status(run, folder, records),
+        "status": _status(results),
     }
-    if folder.is_finished:
-        result = run.result
+    if results.is_finished:
+        result = results.summary
         model = result["model"]
         facts |= {
             "model": f"{model['name']} {_knobs(model['knobs'])}".strip(),
@@ -59,27 +55,27 @@ def run_summary(run: Run) -> str:
     facts |= {
         "sent": f"{_megabytes(r.bytes_up for r in records)} up, "
         f"{_megabytes(r.bytes_down for r in records)} down",
-        "time": f"{clock(folder.seconds())} ({folder.seconds():.1f} s)",
+        "time": f"{clock(results.seconds)} ({results.seconds:.1f} s)",
     }
     lines = [f"{name.ljust(8)}  {text}" for name, text in facts.items()]
-    if folder.is_finished:
-        lines += ["", *_scores(run.result), *_judged(run.result), *_found_by_the_server(run)]
-        lines += lines_of(config, run.result)
-        lines += [f"note: {note.splitlines()[0]}" for note in run.result["notes"]]
-        lines += [f"warning: {warning}" for warning in run.result.get("warnings", ())]
+    if results.is_finished:
+        lines += ["", *_scores(result), *_judged(result), *_found_by_the_server(results)]
+        lines += lines_of(config, result)
+        lines += [f"note: {note.splitlines()[0]}" for note in result["notes"]]
+        lines += [f"warning: {warning}" for warning in result.get("warnings", ())]
     return "\n".join([*lines, *_troubles(records)])
 
 
-def _status(run: Run, folder: RunFolder, records: Sequence[RoundRecord]) -> str:
-    if folder.is_finished:
-        result = run.result
+def _status(results: Results) -> str:
+    if results.is_finished:
+        result = results.summary
         return f"finished after round {result['rounds']}, selected round {result['selected_round']}"
     going_on = "repeat its command to go on"
-    if folder.predates_formats:
+    if "format" not in results.settings:
         going_on = "it is of an older format and cannot be gone on with"
-    if not records:
+    if not results.records:
         return f"no round complete yet; {going_on}"
-    last, planned = records[-1], stretches(run.config)
+    last, planned = results.records[-1], stretches(results.config)
     stage = f" of stage {last.stage}" if len(planned) > 1 else ""
     return f"round {last.round} of {planned[last.stage].rounds}{stage} complete; {going_on}"
 
@@ -120,13 +116,11 @@ def _judged(result: Mapping[str, Any]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _found_by_the_server(run: Run) -> list[str]:
+def _found_by_the_server(results: Results) -> list[str]:
     """What aggregation found out about the clients in the last round, in one line."""
-    last = run.result["rounds"]
-    values: dict[str, list[float]] = {}
-    for row in run.rows():
-        if row.split == "server" and row.round == last:
-            values.setdefault(row.metric, []).append(row.value)
+    last = results.summary["rounds"]
+    found_out = results.rows.where(split="server", round=last)
+    values = {m: found_out.where(metric=m).value.tolist() for m in found_out.names("metric")}
     groups = values.pop("group", None)
     texts = [f"{len(set(groups))} groups"] if groups else []
     for metric, found in values.items():

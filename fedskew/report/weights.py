@@ -35,6 +35,7 @@ TROUBLES = {
     TOO_FEW: "they have too few samples to estimate from",
     ALL_EQUAL: "no difference to everybody's data was found or asked for",
 }
+"""Why all samples of a client count the same."""
 
 
 def weight_pictures(

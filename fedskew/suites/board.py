@@ -47,8 +47,7 @@ class Board:
     @property
     def target(self) -> str:
         """On whom a score out of domain is taken."""
-        unseen = any(on == "unseen" for _, _, on, _ in self.any_run.by_round.values)
-        return UNSEEN if unseen else CENTRAL_TEST
+        return UNSEEN if len(self.any_run.by_round.rows.where(on="unseen")) else CENTRAL_TEST
 
     @cached_property
     def rules(self) -> list[str]:

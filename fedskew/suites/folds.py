@@ -10,7 +10,6 @@ from fedskew.selection import Count, Members, folds, left_out_of
 from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell
 from fedskew.suites.pairs import matches
-from fedskew.suites.reading import MainRows
 
 
 def fold_cells(suite: Suite, scale_name: str, finished: Sequence[tuple[Cell, Run]]) -> list[Cell]:
@@ -27,7 +26,7 @@ def fold_cells(suite: Suite, scale_name: str, finished: Sequence[tuple[Cell, Run
             continue
         key = (cell.config.federation.model_dump_json(), cell.config.split_seed)
         if key not in members:
-            rows = MainRows(run.path, run.result["primary_metric"]).rows()
+            rows = run.results.as_trained.where(metric=run.result["primary_metric"])
             members[key] = Members.found_in(rows)
         try:
             configs = folds(cell.config, members[key], _at_most(count, members[key]))

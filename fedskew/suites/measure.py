@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from fedskew.costs import Effort, Spending, best_of, effort, spending, times_cheaper
 from fedskew.deploy.confidence import aurc
 from fedskew.experiment import Run
-from fedskew.federate.planning import MAIN
-from fedskew.folder import RunFolder
 from fedskew.models import seeded
-from fedskew.score import CENTRAL, Row
+from fedskew.runs.rows import Rows
+from fedskew.score import CENTRAL, MAIN
 from fedskew.store import read_json
 from fedskew.suites.reading import ByRound, by_round
 from fedskew.suites.scores import (
@@ -38,6 +37,8 @@ from fedskew.suites.statistics import evenness, mean, rank_correlation
 
 MADE_WITH = "made-with.json"
 """In a run's folder: the code of the suite's call that finished it."""
+DIVERGENCE = "divergence "
+"""Metrics of how far an entry of the clients' models is apart begin so; its name follows."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Measured:
     @cached_property
     def spending(self) -> Spending:
         """What was sent until each round, beside the curve."""
-        records = RunFolder(self.run.path).records()
+        records = self.run.results.records
         return spending(self.result, records, self.curve, bool(self.result["higher_is_better"]))
 
     @cached_property
@@ -89,35 +90,32 @@ class Measured:
         target = best_of((rival.best for rival in rivals), self.spending.higher_is_better)
         return effort(self.spending, None if math.isnan(target) else target)
 
-    @cached_property
-    def _few(self) -> list[Row]:
-        """Rows about the central test set and by the server: few enough to be kept."""
-        return [
-            row
-            for row in self.run.rows()
-            if row.stage == MAIN and (row.on == "central" or row.split == "server")
-        ]
+    @property
+    def _rows(self) -> Rows:
+        """The rows of the main stage."""
+        return self.run.results.rows.where(stage=MAIN)
 
     @cached_property
     def divergences(self) -> dict[int, dict[str, list[float]]]:
         """By round and entry of the model: how far every client's is from the clients' mean."""
+        if not self._has(split="server", metric=DIVERGENCE):
+            return {}
         found: dict[int, dict[str, list[float]]] = {}
-        for row in self._few if self._has(split="server", metric="divergence ") else ():
-            name, space, entry = row.metric.partition(" ")
-            if row.split == "server" and name == "divergence" and space:
-                found.setdefault(row.round, {}).setdefault(entry, []).append(row.value)
+        rows = self._rows.where(split="server")
+        for metric in rows.names("metric"):
+            if metric.startswith(DIVERGENCE):
+                for number, values in rows.where(metric=metric).by_round().items():
+                    found.setdefault(number, {})[metric.removeprefix(DIVERGENCE)] = values
         return {number: found[number] for number in sorted(found)}
 
     def by_client(self, metric: str, asked: ClientScore = AS_TRAINED) -> dict[str, float]:
         """Every client's test score of the main model after the last round."""
-        return {
-            row.client: row.value
-            for row in self.run.rows()
-            if row.stage == MAIN and row.round == self.result["rounds"]
-            and row.model == self.result["primary_model"] and row.on == asked.on
-            and _how(row.adapted) == asked.adapted and row.split == "test"
-            and row.metric == metric
-        }  # fmt: skip
+        rows = self._rows.where(
+            round=self.result["rounds"], model=self.result["primary_model"], on=asked.on,
+            split="test", metric=metric,
+        )  # fmt: skip
+        labels = [label for label in rows.names("adapted") if _how(label) == asked.adapted]
+        return rows.where(adapted=labels).by_client()
 
     @cached_property
     def answers(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
@@ -179,8 +177,8 @@ class Measured:
         if score == "divergence":
             return mean([v for by in self._divergence_at(at).values() for v in by])
         if score == "own-central":
-            rows = self._own_central(self.result["primary_metric"], at)
-            return mean([row.value for row in rows if row.client != CENTRAL])
+            own = self._own_central(self.result["primary_metric"], at)
+            return mean([value for client, value in own.items() if client != CENTRAL])
         if score == "weight-entropy":
             return evenness(self._weights(at))
         if score == "kept":
@@ -258,26 +256,23 @@ class Measured:
         found = self._found(at, "global", "central", metric)
         if not math.isnan(found):
             return found
-        rows = self._own_central(metric, at)
-        return mean([row.value for row in rows if row.client == CENTRAL])
+        return self._own_central(metric, at).get(CENTRAL, math.nan)
 
-    def _own_central(self, metric: str, at: str) -> list[Row]:
-        """Rows of the clients' models on the central test set: of each, and of all together."""
+    def _own_central(self, metric: str, at: str) -> dict[str, float]:
+        """Of the clients' models on the central test set: by client, and of all together."""
         if not self._has(metric, model="personal", on="central"):
-            return []
-        wanted = (self._round(at), "personal", "central", "none", "test", metric)
-        return [
-            row
-            for row in self._few
-            if (row.round, row.model, row.on, row.adapted, row.split, row.metric) == wanted
-        ]
+            return {}
+        return self._rows.where(
+            round=self._round(at), model="personal", on="central", adapted="none", split="test",
+            metric=metric,
+        ).by_client()  # fmt: skip
 
     def _weights(self, at: str) -> list[float]:
         """Every client's weight in the global model; who was not asked has none."""
         if not self._has("weight", split="server"):
             return []
-        wanted = (self._round(at), "server", "weight")
-        found = [row.value for row in self._few if (row.round, row.split, row.metric) == wanted]
+        rows = self._rows.where(round=self._round(at), split="server", metric="weight")
+        found: list[float] = rows.value.tolist()
         clients = max(e["clients"] for e in self.result["scores"] if e["on"] == "seen")
         return found + [0.0] * (clients - len(found)) if found else []
 

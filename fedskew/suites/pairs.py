@@ -14,11 +14,10 @@ from pydantic import Field, model_validator
 from fedskew.config import Choice
 from fedskew.errors import unknown
 from fedskew.matrix import TIMES, Pair
+from fedskew.recipe import methods
 from fedskew.suites.entries import Arm, Fragment, Names, Part, merged
 
 JOINS, ANYTHING = "+", "*"
-PLAIN, MEAN = "erm", "fedavg"
-"""Who the others are measured against, where they are in the matrix."""
 
 
 class Matrix(Part):
@@ -82,12 +81,12 @@ class Matrix(Part):
     @property
     def plain(self) -> str:
         """The objective the others are measured against."""
-        return PLAIN if PLAIN in self.rows else self.rows[0]
+        return _plain(self.rows)
 
     @property
     def mean(self) -> str:
         """The aggregator the others are measured against."""
-        return MEAN if MEAN in self.columns else self.columns[0]
+        return _plain(self.columns)
 
     @property
     def drawn(self) -> list[str]:
@@ -97,6 +96,12 @@ class Matrix(Part):
     def __contains__(self, arm: str) -> bool:
         objective, _, aggregator = arm.partition(JOINS)
         return objective in self.rows and aggregator in self.columns
+
+
+def _plain(names: Sequence[str]) -> str:
+    """The one whose card says that others are measured against it, or else the first."""
+    known = methods()
+    return next((n for n in names if n in known and known[n].card.plain), names[0])
 
 
 def pair(objective: str, aggregator: str) -> str:

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fedskew.experiment import make_federation
-from fedskew.models.civae import Civae
-from fedskew.models.vae import Vae
+from fedskew.parts.generative import latent_of
 from fedskew.report.figures import draw_run, is_drawn
 from fedskew.store import write_atomically, write_csv
 from fedskew.suites.clients import Data
@@ -61,13 +60,15 @@ def prior_draws(measured: Measured, count: int, classes: Sequence[str] = ()) -> 
     if not (measured.run.path / "models" / "last" / "global.safetensors").is_file():
         return None
     model = measured.run.model(round="last")
-    if not isinstance(model, Vae):
+    parts = dict(model.named_children())
+    if "decoder" not in parts:
         return None
     images = prior_samples(model, count, SEED)
-    if not isinstance(model, Civae):
+    if "classifier" not in parts:
         return images, ()
+    codes = prior_codes(latent_of(model), count, SEED)
     with torch.no_grad():
-        sure, label = model.classifier(prior_codes(model.latent, count, SEED)).softmax(1).max(1)
+        sure, label = parts["classifier"](codes).softmax(1).max(1)
     named = [classes[i] if i < len(classes) else str(i) for i in label.tolist()]
     return images, tuple(f"{n}, {p:.2f}" for n, p in zip(named, sure.tolist(), strict=True))
 
@@ -105,9 +106,10 @@ def draw_portraits(
     pictures: dict[str, list[Path]] = {}
     shown = [cell for cell in plan if cell.seed == SEED and cell.arm in suite.portraits]
     for cell in shown:
-        path = results[cell.setting, cell.arm, SEED].run.path
+        run = results[cell.setting, cell.arm, SEED].run
+        path = run.path
         if not is_drawn(path):
-            draw_run(path, make_federation(cell.config, data_dir))
+            draw_run(run, make_federation(cell.config, data_dir))
         for figure in suite.portraits[cell.arm]:
             drawn = path / "figures" / f"{figure}.png"
             if drawn.is_file():

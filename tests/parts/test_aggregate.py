@@ -87,12 +87,12 @@ def test_a_mean_may_record_how_far_every_clients_weights_are_from_it() -> None:
     ]  # fmt: skip
     zeros = {name: torch.zeros_like(t) for name, t in updates[0].tensors.items()}
     state = ServerState(zeros, buffers=frozenset({"count"}))
-    after = Mean(Measuring(), server_lr=0.5, divergence=True).aggregate(state, updates, 3)
+    after = Mean(Measuring(), divergence=True).aggregate(state, updates, 3)
     one, none = ({"divergence w": d, "divergence v": d} for d in (1.0, 0.0))
     assert after.measured["ann"] == pytest.approx({**one, "weight": 1 / 3})
     assert after.measured["bob"] == pytest.approx(one)
     assert after.measured["cyd"] == pytest.approx(none, abs=1e-6)
-    assert after.shared["v"].tolist() == [[1.5, 2.0]]
+    assert after.shared["v"].tolist() == [[3.0, 4.0]]
     assert Mean(Uniform()).aggregate(state, updates, 3).measured == {}
 
 
@@ -123,7 +123,7 @@ def test_useless_weights_fall_back_to_sizes_and_say_so(useless: tuple[float, flo
     assert Mean().aggregate(state, [ANN, BOB], 2).notes == ()
 
 
-def test_a_server_step_moves_parameters_and_takes_buffers_as_they_are() -> None:
+def test_the_mean_is_of_parameters_and_statistics_and_copies_counters() -> None:
     state = ServerState(
         {"w": torch.zeros(2), "mean": torch.zeros(1), "count": torch.tensor(0)},
         buffers=frozenset({"mean", "count"}),
@@ -132,8 +132,8 @@ def test_a_server_step_moves_parameters_and_takes_buffers_as_they_are() -> None:
         update("ann", [1.0, 2.0], mean=torch.tensor([2.0]), count=torch.tensor(7)),
         update("bob", [5.0, -2.0], mean=torch.tensor([4.0]), count=torch.tensor(9)),
     ]
-    after = Mean(server_lr=0.5).aggregate(state, updates, 2)
-    assert after.shared["w"].tolist() == [1.5, 0.0]
+    after = Mean().aggregate(state, updates, 2)
+    assert after.shared["w"].tolist() == [3.0, 0.0]
     assert after.shared["mean"].tolist() == [3.0]
     assert after.shared["count"].dtype == torch.int64
     assert int(after.shared["count"]) == 7
@@ -159,9 +159,6 @@ def test_normalised_mean_averages_buffers_and_normalises_only_parameters() -> No
     assert after.shared["w"].tolist() == pytest.approx([3.75])
     assert after.shared["mean"].tolist() == pytest.approx([5.0])
     assert int(after.shared["count"]) == 4
-    half = NormalisedMean(server_lr=0.5).aggregate(state, updates, 2)
-    assert half.shared["w"].tolist() == pytest.approx([1.875])
-    assert half.shared["mean"].tolist() == pytest.approx([5.0])
 
 
 def test_variates_move_by_the_share_of_clients_that_took_part() -> None:
@@ -192,7 +189,7 @@ def test_entries_nobody_sent_stay_as_they_were() -> None:
 
 def test_aggregation_never_changes_what_clients_sent_or_the_state_before() -> None:
     state = ServerState({"w": torch.tensor([9.0, 9.0])})
-    for aggregator in (Mean(), Mean(server_lr=0.3), Mean(Uniform())):
+    for aggregator in (Mean(), Mean(Uniform())):
         aggregator.aggregate(state, [ANN, BOB], 2)
     assert state.shared["w"].tolist() == [9.0, 9.0]
     assert ANN.tensors["w"].tolist() == [1.0, 2.0]

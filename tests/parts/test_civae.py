@@ -18,7 +18,6 @@ from fedskew.parts.aggregate import (
     BySize,
     Mean,
     MeanAndVolunteer,
-    ReptileMean,
     ServerState,
     Uniform,
     Update,
@@ -26,6 +25,7 @@ from fedskew.parts.aggregate import (
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.generative import VaeLoss
 from fedskew.parts.objective import ANSWERS, Batch, Bound
+from fedskew.parts.step import LearningRate, Reptile, stepped
 
 Array = NDArray[np.float64]
 FEDERATION = toy_federation()
@@ -292,32 +292,18 @@ def state(round_number: int = 1) -> ServerState:
     return ServerState(shared, buffers=frozenset({"statistic"}), round=round_number)
 
 
-def test_a_reptile_step_shrinks_from_round_to_round() -> None:
-    first = ReptileMean(server_lr=0.35, first=1.0, decay=0.9)
-    assert [first.lr(t) for t in (1, 2, 3, 4)] == pytest.approx([1.0, 0.35, 0.315, 0.2835])
-    plain = ReptileMean(server_lr=0.35, decay=0.9)
-    assert [plain.lr(t) for t in (1, 2, 3)] == pytest.approx([0.35, 0.315, 0.2835])
-    assert [ReptileMean().lr(t) for t in (1, 50)] == [0.35, 0.35]
-
-
 @pytest.mark.parametrize("weighting", [Uniform(), BySize()])
 def test_a_reptile_server_goes_a_part_of_the_way_and_takes_statistics_as_they_are(
     weighting: Any,
 ) -> None:
-    sent = updates("ann", "bob", "cat")
+    sent, before = updates("ann", "bob", "cat"), state(3)
     shares = [1 / 3] * 3 if isinstance(weighting, Uniform) else [1 / 6, 2 / 6, 3 / 6]
-    found = ReptileMean(weighting, 0.35, decay=0.9).aggregate(state(3), sent, 3).shared
+    target = Mean(weighting).aggregate(before, sent, 3)
+    found = stepped(Reptile(0.35, decay=0.9), before, target).shared
     for name, tensor in found.items():
         mean = sum(p * u.tensors[name].double() for p, u in zip(shares, sent, strict=True))
         step = 1.0 if name == "statistic" else 0.35 * 0.9**2
         np.testing.assert_allclose(tensor, 0.5 + step * (np.asarray(mean) - 0.5), rtol=1e-5)
-
-
-@pytest.mark.parametrize("round_number", [1, 2])
-def test_a_whole_unweighted_step_is_the_plain_mean_bit_for_bit(round_number: int) -> None:
-    sent, before = updates("ann", "bob", "cat"), state(round_number)
-    whole = ReptileMean(server_lr=1.0).aggregate(before, sent, 3)
-    assert_same_bits(whole.shared, Mean(Uniform()).aggregate(before, sent, 3).shared)
 
 
 def test_a_volunteer_shows_its_own_part_whatever_order_updates_come_in() -> None:
@@ -329,3 +315,13 @@ def test_a_volunteer_shows_its_own_part_whatever_order_updates_come_in() -> None
     assert_same_bits({**found, "encoder.w": mean["encoder.w"]}, mean)
     nobody = MeanAndVolunteer().aggregate(state(), sent, 3).shared
     assert_same_bits(nobody, mean)
+
+
+def test_a_server_that_goes_half_of_the_way_shows_the_volunteers_part_whole() -> None:
+    sent, before = updates("bob", "ann", "cat"), state()
+    target = MeanAndVolunteer(volunteers=("encoder",)).aggregate(before, sent, 3)
+    found = stepped(LearningRate(0.5), before, target)
+    assert torch.equal(found.shared["encoder.w"], sent[1].tensors["encoder.w"])
+    mean = Mean().aggregate(before, sent, 3).shared["decoder.w"]
+    np.testing.assert_allclose(found.shared["decoder.w"], 0.25 + mean / 2, rtol=1e-6)
+    assert found.unstepped == frozenset()

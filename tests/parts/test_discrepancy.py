@@ -18,6 +18,7 @@ from fedskew.data.federation import Client, Federation
 from fedskew.parts.aggregate import Mean, ServerState, Update, normalised
 from fedskew.parts.discrepancy import ByDiscrepancy, label_discrepancy
 from fedskew.parts.generative import w1_to_normal
+from fedskew.parts.step import LearningRate
 from fedskew.recipe import find
 
 COUNTS = [7.0, 0.0, 2.0, 11.0]
@@ -194,7 +195,7 @@ def test_it_replaces_the_weights_of_other_methods(base: str) -> None:
 def test_the_base_may_have_settings() -> None:
     recipe = find("feddisco").recipe(base={"name": "fedavg", "server_lr": 0.5})
     assert isinstance(recipe.aggregates, Mean)
-    assert recipe.aggregates.server_lr == 0.5
+    assert recipe.steps == LearningRate(0.5)
 
 
 def test_a_run_records_the_weights_over_time(tmp_path: Path) -> None:

@@ -52,11 +52,11 @@ def test_random_updates_move_as_numpy_says_and_buffers_as_the_mean() -> None:
     ]
     both = {"w": torch.from_numpy(start), "seen": torch.from_numpy(start)}
     state = ServerState(both, buffers=frozenset({"seen"}))
-    moved = MaskedMean(0.3, server_lr=0.5).aggregate(state, given, 5).shared
+    moved = MaskedMean(0.3).aggregate(state, given, 5).shared
     p = np.array(sizes) / 14
     agreement = np.abs(p @ np.sign(ends - start))
     mask = np.where(agreement >= 0.3, 1.0, agreement)
-    expected = start + 0.5 * mask * (p @ (ends - start))
+    expected = start + mask * (p @ (ends - start))
     assert 0 < (mask < 1).sum() < 20
     np.testing.assert_allclose(moved["w"].numpy(), expected, atol=1e-6)
     np.testing.assert_allclose(moved["seen"].numpy(), p @ ends, atol=1e-6)

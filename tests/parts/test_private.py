@@ -21,6 +21,7 @@ from fedskew.experiment import run as run_experiment
 from fedskew.federate.plan import Settings
 from fedskew.parts.aggregate import BySize, Mean, ServerState, Uniform, Update
 from fedskew.parts.private import Private
+from fedskew.parts.step import LearningRate, stepped
 from fedskew.privacy import epsilon
 from fedskew.recipe import find
 from fedskew.report.terminal import run_summary
@@ -80,9 +81,10 @@ def test_noise_enters_the_sum_once_and_the_mean_is_of_all() -> None:
 def test_a_step_of_the_server_shrinks_noise_and_changes_alike() -> None:
     """Half of the way: (0.6, 0.8)/2 from Ann alone, and half of the stream's own numbers."""
     draws = np.random.default_rng(5).normal(0.0, 1.0 * 0.5, 2)
-    half = Private(Mean(Uniform(), server_lr=0.5), clip=1.0, noise=0.5)
     update = Update("ann", {"w": torch.tensor([3.0, 4.0])}, 1, 1)
-    after = half.aggregate(state(w=torch.zeros(2)), [update], 1)
+    before = state(w=torch.zeros(2))
+    target = Private(PLAIN, clip=1.0, noise=0.5).aggregate(before, [update], 1)
+    after = stepped(LearningRate(0.5), before, target)
     expected = [(0.6 + draws[0]) / 2, (0.8 + draws[1]) / 2]
     assert after.shared["w"].tolist() == pytest.approx(expected, rel=1e-6)
 
