@@ -28,6 +28,7 @@ from fedskew.models.made import GaussianMade
 from fedskew.models.registry import MADE, Classifier
 from fedskew.models.vae import Vae
 from fedskew.parts.agreement import PerEnvironment
+from fedskew.parts.finding import Finding, Holder, Left
 from fedskew.parts.report import Finished, Groups
 from fedskew.recipe import Recipe, find, methods
 from fedskew.runner import Shelf
@@ -177,6 +178,21 @@ def just_trained(module: nn.Module, federation: Federation, **changes: Any) -> F
         "agreed": np.random.default_rng(1),
     }
     return Finished(**{**known, **changes})
+
+
+def left_by(
+    finding: Finding, federation: Federation, private: Mapping[str, Groups]
+) -> dict[str, Left]:
+    """What a finding leaves of clients that keep these groups to themselves."""
+    total = sum(len(client.train) for client in federation.clients)
+    left = {}
+    for client in federation.clients:
+        known = federation.log_ratio
+        ratio = None if known is None else known[torch.from_numpy(client.train)]
+        holder = Holder(client, federation.y, private.get(client.name, {}), total, ratio)
+        if (found := finding.leave(holder)) is not None:
+            left[client.name] = found
+    return left
 
 
 def unknown_tensors(module: nn.Module) -> Tensors:

@@ -25,8 +25,8 @@ from fedskew.engine.cohort import Work
 from fedskew.engine.evaluate import Question
 from fedskew.engine.graph import Graphs
 from fedskew.engine.streams import stream
-from fedskew.experiment import adaptations
-from fedskew.federate.holdings import Holdings
+from fedskew.federate.holdings import Holdings, roster_of
+from fedskew.federate.planning import adaptations
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.objective import Batch, Bound, Objective
 from fedskew.recipe import Adapt
@@ -50,7 +50,7 @@ def how(name: str, **evaluate: Any) -> Adapt:
     """The one adaptation a user asks for with these settings of [evaluate]."""
     settings = {"fine_tune_epochs": 3, **evaluate}
     config = make_config({"method": name, "evaluate": settings})
-    (found,) = adaptations(config, holdings_of(name))
+    (found,) = adaptations(config, holdings_of(name).plan, roster_of(holdings_of(name).federation))
     return found
 
 

@@ -58,14 +58,12 @@ OTHER_MEANINGS = {
     ("suites/tables.py", "central"): "a score of a suite",
 }
 DECODERS = "draws from decoders, of whatever method"
-FINDINGS = "expected to go: parts will leave what they found by themselves"
 IMPORTS = {
     ("deploy/generate.py", "generative"): DECODERS,
     ("report/generative.py", "generative"): DECODERS,
     ("report/images.py", "generative"): DECODERS,
     ("suites/pictures.py", "generative"): DECODERS,
-    ("federate/together.py", "generative"): FINDINGS,
-    ("report/weights.py", "ratio"): FINDINGS,
+    ("federate/together.py", "generative"): DECODERS,
 }
 """Who imports a module of parts that only some methods are made of."""
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,17 @@ from torch import Tensor
 
 import fedskew
 from fedskew.cli import main
-from fedskew.client import ScoreTask, TrainTask, train_clients
+from fedskew.client import train_clients
 from fedskew.engine.plan import ONE_BY_ONE
 from fedskew.errors import RunError, clients_may_fail, place_of
+from fedskew.federate.tasks import ScoreTask, TrainTask
 from fedskew.parts.aggregate import Mean, ServerState, Update
 from fedskew.parts.correct import Correction
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Tensors
 from fedskew.parts.report import Finished, Report, Reported
 from fedskew.progress import Live, Plain, observer
 from fedskew.recipe import Adapt, Phase, Recipe
-from fedskew.scoring import score_clients
+from fedskew.scoring import look
 from fedskew.server import Rounds
 
 MODULE = """
@@ -276,8 +277,9 @@ def test_every_kind_of_part_says_where_it_raised(recipe: Recipe, place: str) -> 
 def adapting(round_number: int) -> Any:
     holdings = make_holdings(Recipe())
     broken = Adapt((Phase(epochs=1, corrects=(BadCorrection(),)),))
-    task = ScoreTask("c1", round_number, holdings.plan.initial, "global", ("test",), broken)
-    return score_clients(holdings, [task], {})
+    holdings = replace(holdings, plan=replace(holdings.plan, adapts=(broken,)))
+    task = ScoreTask("c1", round_number, holdings.plan.initial, "global", ("test",), 0)
+    return look(holdings, [task], {})
 
 
 def test_an_adaptation_that_raises_says_where_it_did() -> None:

@@ -18,8 +18,6 @@ from scipy import stats
 # The study is no part of the package, so Python has to be told where it is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
-
 from benchmarks import ratios
 from benchmarks.ratio_parts.draw import draw
 from benchmarks.ratio_parts.measure import (
@@ -34,6 +32,7 @@ from benchmarks.ratio_parts.plan import ESTIMATORS, Setting, cheapest_first, set
 from benchmarks.ratio_parts.tell import Facts, best, by_federation, identical, page, ranking
 from fedskew import make_federation
 from fedskew.data.federation import Federation
+from fedskew.runs.findings import load_arrays
 from fedskew.store import save_arrays
 from fedskew.suites.machine import provenance
 
@@ -82,7 +81,7 @@ def test_a_run_counts_by_the_means_of_its_clients_and_the_median_of_their_slopes
         "weight": floats(0.5, 1.5, 1.0, 1.0, 1.5, 0.5),
         "truth": np.log(floats(1, 3, 1, 3, 1, 3)),
     }
-    save_arrays(tmp_path / SAMPLE_WEIGHTS, arrays)
+    save_arrays(tmp_path / "sample_weights.npz", arrays)
     found = over_clients(summary, tmp_path)
     assert found["slope"] == 2.0
     assert found["pearson"] == pytest.approx(1.02 / 3)
@@ -164,7 +163,7 @@ def test_finished_runs_are_not_run_again(runs: Path) -> None:
 
 def test_what_a_run_measures_is_what_scipy_finds_in_its_weights(runs: Path) -> None:
     for result in finished(TINY, 0, runs):
-        stored = load_weights(result.path / SAMPLE_WEIGHTS)
+        stored = load_arrays(result.path, "sample_weights")
         correlations, errors = [], []
         for name in np.unique(stored["client"]):
             own = stored["client"] == name

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedskew.weighing import SAMPLE_WEIGHTS, save, told
+from helpers import left_by
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from fedskew.experiment import Run, load_run, make_federation, run
+from fedskew.methods import weight_figures as drawn
+from fedskew.methods.sample_weights import SampleWeightsLeft
 from fedskew.parts.ratio import ALL_EQUAL, FINE, TOO_FEW
 from fedskew.parts.report import Groups
-from fedskew.report import weights as drawn
 from fedskew.report.figures import draw_run
 from fedskew.report.terminal import run_summary
-from fedskew.store import read_json, write_json
+from fedskew.store import read_json, save_arrays, write_json
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic", "train": {"rounds": 1}, "federation": {"clients": 4},
@@ -53,9 +54,16 @@ def weighed(unweighed: Run, folder: Path, known: bool, estimated: bool = True) -
         if trouble:
             weights = torch.ones_like(weights)
         private[client.name] = state(weights, entropy=50.0, trouble=trouble)
+    left = left_by(SampleWeightsLeft(), federation, private)
+    numbers = {client: each.numbers for client, each in left.items()}
     result = read_json(path / "result.json")
-    write_json(path / "result.json", {**result, "sample_weights": told(federation, private)})
-    save(path / SAMPLE_WEIGHTS, federation, private)
+    write_json(path / "result.json", {**result, SampleWeightsLeft.name: numbers})
+    parts = [each.arrays for each in left.values()]
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    save_arrays(path / f"{SampleWeightsLeft.name}.npz", arrays)
+    settings = read_json(path / "config.json")
+    settings["config"]["method"] = {"name": "feddisk"}
+    write_json(path / "config.json", settings)
     done = load_run(path)
     draw_run(done, federation)
     return done
@@ -84,7 +92,7 @@ def test_both_figures_come_with_their_numbers(unweighed: Run, tmp_path: Path) ->
     done = weighed(unweighed, tmp_path, known=True)
     for name in FIGURES:
         assert (done.path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    entries, arrays = done.result["sample_weights"], np.load(done.path / SAMPLE_WEIGHTS)
+    entries, arrays = done.result["sample_weights"], np.load(done.path / "sample_weights.npz")
     lines = table(done.path / "figures" / "sample-weights.csv")
     assert {line["client"] for line in lines} == set(entries)
     shares = [float(line["effective_share"]) for line in lines]

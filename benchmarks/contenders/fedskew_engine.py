@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from benchmarks.models import BetaVae, Made
 from benchmarks.protocol import Reply, serve
 from benchmarks.workloads import WORKLOADS, Data, Workload, load
-from fedskew.client import ScoreTask
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
-from fedskew.federate.backends import Backend
 from fedskew.federate.backends.local import LocalBackend
-from fedskew.federate.holdings import Holdings
-from fedskew.federate.plan import Settings
+from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.tasks import Ask, ScoreTask
 from fedskew.models.made import BernoulliMade
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
 from fedskew.recipe import Recipe, find
@@ -74,9 +72,7 @@ class _Counter:
     def resume(self, stage: str) -> Progress | None:
         return self.progress
 
-    def commit(
-        self, progress: Progress, rows: Sequence[Row], record: RoundRecord, backend: Backend
-    ) -> None:
+    def commit(self, progress: Progress, rows: Sequence[Row], record: RoundRecord) -> None:
         if record.failures:
             raise RuntimeError(f"clients failed: {record.failures}")
         self.progress = progress
@@ -91,13 +87,13 @@ class Engine:
     def setup(self, workload: str, clients: int | None) -> Reply:
         self.workload = WORKLOADS[workload]
         data = load(workload, clients)
-        self.holdings = _site(self.workload, data)
-        self.backend = LocalBackend(self.holdings)
+        self.plan, federation = _planned(self.workload, data)
+        self.backend = LocalBackend(federation, self.plan)
         self.journal = _Counter()
         return {
             "versions": {"torch": torch.__version__},
             "real_data": data.real,
-            "plan": self.holdings.plan.execution.as_dict(),
+            "plan": self.plan.execution.as_dict(),
         }
 
     def train_rounds(self, rounds: int) -> None:
@@ -108,7 +104,7 @@ class Engine:
         scored = 1 if self.workload.apart else never
         try:
             federate(
-                self.holdings,
+                self.plan,
                 self.backend,
                 Rounds(never, clients_per_round=self.workload.per_round, score_every=scored),
                 self.journal,
@@ -119,19 +115,22 @@ class Engine:
     def evaluate(self) -> float:
         assert self.journal.progress is not None
         if self.workload.apart:
-            tasks = score_tasks(self.holdings, self.journal.progress.state, 0)
-            results = self.backend.score([task for _, task in tasks])
-            return fmean(result.scores["validation"]["loss"] for result in results)
+            kept = self.journal.progress.kept
+            asked = score_tasks(self.plan, self.backend.roster, self.journal.progress.state, 0)
+            asks = [Ask(c, tuple(tasks), since=kept.get(c, "")) for c, tasks in asked.items()]
+            scored = [each for answer in self.backend.exchange(asks) for each in answer.scored]
+            return fmean(each.scores["validation"]["loss"] for each in scored)
         shared = self.journal.progress.state.shared
         task = ScoreTask(CENTRAL, 0, shared, "global", ("test",))
-        scores = self.backend.score([task])[0].scores["test"]
+        (answer,) = self.backend.exchange([Ask(CENTRAL, (task,))])
+        scores = answer.scored[0].scores["test"]
         return scores.get("accuracy", scores["loss"])
 
     def close(self) -> None:
         """Nothing was started."""
 
 
-def _site(workload: Workload, data: Data) -> Holdings:
+def _planned(workload: Workload, data: Data) -> tuple[Plan, Federation]:
     x, y = torch.cat([data.x, data.test_x]), torch.cat([data.y, data.test_y])
     held_out = data.held_out or (torch.empty(0, dtype=torch.int64),) * len(data.clients)
     parts = zip(data.clients, held_out, strict=True)
@@ -155,8 +154,7 @@ def _site(workload: Workload, data: Data) -> Holdings:
             ours.data.copy_(theirs.data)
         # The very stage FedDisk trains them in, with its look at what is held out.
         recipe = find("feddisk").recipe().prepares[-1].recipe
-    return Holdings(
-        federation=federation,
+    plan = Plan(
         recipe=recipe,
         module=module.train(),
         initial={name: t.detach().clone() for name, t in module.state_dict().items()},
@@ -165,9 +163,10 @@ def _site(workload: Workload, data: Data) -> Holdings:
             epochs=workload.epochs,
             batch_size=workload.batch,
         ),
-        plan=choose(module),
+        execution=choose(module),
         seed=0,
     )
+    return plan, federation
 
 
 if __name__ == "__main__":

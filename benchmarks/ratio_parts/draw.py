@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,6 +22,7 @@ from benchmarks.ratio_parts.measure import (
 )
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
 from fedskew.report.canvas import GREY, PALETTE, blank_figure, clean
+from fedskew.runs.findings import load_arrays
 from fedskew.store import write_atomically, write_csv
 
 COLOURS = dict(zip(ESTIMATORS, PALETTE, strict=False))
@@ -127,7 +127,7 @@ def one_client_each(results: Sequence[Result]) -> list[OneClient]:
     found: dict[Setting, OneClient] = {}
     for result in results:
         if result.setting.drawn and result.seed == 0:
-            stored = load_weights(result.path / SAMPLE_WEIGHTS)
+            stored = load_arrays(result.path, "sample_weights")
             client = str(min(stored["client"]))
             own = stored["client"] == client
             true = np.log(true_weights(stored["truth"][own].astype(np.float64)))

@@ -10,13 +10,13 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from fedskew.weighing import SAMPLE_WEIGHTS, load_weights
 from numpy.typing import NDArray
 
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
 from fedskew.experiment import Run
 from fedskew.folder import RunFolder
 from fedskew.runner import Shelf
+from fedskew.runs.findings import load_arrays
 from fedskew.store import read_json
 from fedskew.suites.machine import UNKNOWN
 from fedskew.suites.measure import MADE_WITH
@@ -75,7 +75,7 @@ def over_clients(summary: dict[str, Any], path: Path) -> dict[str, float]:
     The slope of weights that hardly differ may be anything: one such client would be the mean.
     Where no client has a number, there is none: NaN.
     """
-    weights = load_weights(path / SAMPLE_WEIGHTS)
+    weights = load_arrays(path, "sample_weights")
     by_client = [
         of_client(entry, weights["weight"][own], weights["truth"][own])
         for name, entry in summary["sample_weights"].items()

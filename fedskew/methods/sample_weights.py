@@ -60,14 +60,14 @@ class SampleWeightsLeft(Finding):
         )
 
     def lines(self, numbers: Mapping[str, Any]) -> list[str]:
-        from fedskew.report.weights import weight_lines
+        from fedskew.methods.weight_figures import weight_lines
 
         return weight_lines(numbers)
 
     def pictures(
         self, numbers: Mapping[str, Any], arrays: Arrays, result: Mapping[str, Any]
     ) -> Iterator[Picture]:
-        from fedskew.report.weights import weight_pictures
+        from fedskew.methods.weight_figures import weight_pictures
 
         return weight_pictures(numbers, arrays, result)
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedskew.weighing import load_weights
 from helpers import assert_close
 from numpy.typing import NDArray
 from scipy.optimize import brentq
@@ -29,6 +28,7 @@ from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.streams import torch_seed
 from fedskew.experiment import Run
+from fedskew.runs.findings import load_arrays
 from fedskew.store import load_groups
 
 SEED, BATCH, ROUNDS, EPOCHS = 7, 20, 12, 10
@@ -227,7 +227,7 @@ def test_feddisk_is_two_densities_their_tempered_ratio_and_a_weighted_loss(
     assert chosen < ROUNDS, "the best round should not be the last here"
     assert min(rounds.values()) < EPOCHS, "nor the best of every client"
     assert any(0 < power < 1 for power in powers.values()), "one at least should be tempered here"
-    stored = load_weights(done.path / "sample_weights.npz")
+    stored = load_arrays(done.path, "sample_weights")
     for client in digits().clients:
         found = stored["weight"][stored["client"] == client.name]
         np.testing.assert_allclose(found, alphas[client.name].numpy(), rtol=1e-4)

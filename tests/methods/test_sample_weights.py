@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fedskew.weighing import SAMPLE_WEIGHTS, agreement, load_weights, save, told
-from helpers import toy_federation
+from helpers import left_by, toy_federation
 from scipy import stats
 from torch import Tensor
 
 from fedskew.data.federation import Federation
-from fedskew.errors import RunError
+from fedskew.methods.sample_weights import SampleWeightsLeft, agreement
 from fedskew.parts.ratio import ALL_EQUAL, FINE
 from fedskew.parts.report import Groups
 
@@ -41,6 +40,11 @@ def with_truth(federation: Federation, seed: int = 3) -> Federation:
                 rng.normal(size=len(rows)).astype(np.float32)
             )
     return federation.with_data(log_ratio=log_ratio)
+
+
+def told(federation: Federation, private: Mapping[str, Groups]) -> dict[str, Any]:
+    left = left_by(SampleWeightsLeft(), federation, private)
+    return {client: each.numbers for client, each in left.items()}
 
 
 def near(federation: Federation, seed: int = 4) -> dict[str, Groups]:
@@ -73,24 +77,19 @@ def test_a_client_is_told_by_its_size_worth_range_entropy_and_what_went_wrong() 
     }  # fmt: skip
 
 
-def test_without_weights_there_is_nothing_to_tell_and_no_file(tmp_path: Path) -> None:
-    federation = toy_federation(sizes=(2, 6))
+def test_without_weights_there_is_nothing_to_tell() -> None:
     private: dict[str, Groups] = {"c0": {"model": {}}, "c1": {}}
-    assert told(federation, private) is None
-    save(tmp_path / SAMPLE_WEIGHTS, federation, private)
-    assert list(tmp_path.iterdir()) == []
+    assert told(toy_federation(sizes=(2, 6)), private) == {}
 
 
 def test_a_client_without_weights_is_left_out_but_its_samples_count_in_shares() -> None:
     found = told(toy_federation(sizes=(2, 6)), {"c0": kept([1.0, 2.0], entropy=8.0)})
-    assert found is not None
     assert list(found) == ["c0"]
     assert found["c0"]["leak"] == {"share": 0.25, "bits": 2.0}
 
 
 def test_real_valued_samples_have_no_entropy_and_no_bound() -> None:
     found = told(toy_federation(sizes=(2, 6)), {"c0": kept([1.0, 2.0])})
-    assert found is not None
     assert found["c0"]["entropy"] is None
     assert found["c0"]["leak"] is None
 
@@ -99,7 +98,6 @@ def test_the_truth_is_compared_as_scipy_does() -> None:
     federation = with_truth(toy_federation())
     private = near(federation)
     found = told(federation, private)
-    assert found is not None
     assert federation.log_ratio is not None
     for client in federation.clients:
         weights = private[client.name]["sample_weight"]["w"].numpy().astype(np.float64)
@@ -150,40 +148,30 @@ def test_all_that_is_told_can_be_written_as_strict_json(known: bool) -> None:
         federation = with_truth(federation)
     private = {c.name: kept(np.ones(len(c.train)), trouble=ALL_EQUAL) for c in federation.clients}
     found = told(federation, private)
-    assert found is not None
     assert ("truth" in found["c0"]) == known
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_every_weight_is_saved_with_its_row_label_and_truth(tmp_path: Path) -> None:
+def test_every_weight_is_left_with_its_row_label_and_truth() -> None:
     federation = with_truth(toy_federation())
     private = near(federation)
-    save(tmp_path / SAMPLE_WEIGHTS, federation, private)
-    found = load_weights(tmp_path / SAMPLE_WEIGHTS)
-    assert set(found) == {"client", "row", "weight", "truth", "label"}
-    assert found["row"].dtype == np.int64
-    assert set(found["client"].tolist()) == {c.name for c in federation.clients}
+    left = left_by(SampleWeightsLeft(), federation, private)
+    assert list(left) == [client.name for client in federation.clients]
     assert federation.log_ratio is not None
     for client in federation.clients:
-        own = found["client"] == client.name
-        assert found["row"][own].tolist() == client.train.tolist()
-        assert found["label"][own].tolist() == federation.y.numpy()[client.train].tolist()
+        found = left[client.name].arrays
+        assert set(found) == {"client", "row", "weight", "truth", "label"}
+        assert found["row"].dtype == np.int64
+        assert set(found["client"].tolist()) == {client.name}
+        assert found["row"].tolist() == client.train.tolist()
+        assert found["label"].tolist() == federation.y.numpy()[client.train].tolist()
         saved: Tensor = private[client.name]["sample_weight"]["w"]
-        assert found["weight"][own].tolist() == saved.tolist()
-        assert found["truth"][own].tolist() == federation.log_ratio.numpy()[client.train].tolist()
+        assert found["weight"].tolist() == saved.tolist()
+        assert found["truth"].tolist() == federation.log_ratio.numpy()[client.train].tolist()
 
 
-def test_an_unknown_truth_is_saved_as_nan(tmp_path: Path) -> None:
+def test_an_unknown_truth_is_left_as_nan() -> None:
     federation = toy_federation(sizes=(2, 6))
-    save(tmp_path / SAMPLE_WEIGHTS, federation, {"c0": kept([0.5, 1.5])})
-    found = load_weights(tmp_path / SAMPLE_WEIGHTS)
-    assert found["weight"].tolist() == [0.5, 1.5]
-    assert np.isnan(found["truth"]).all()
-
-
-def test_a_missing_or_broken_file_is_said_in_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"could not read .*sample_weights\.npz"):
-        load_weights(tmp_path / SAMPLE_WEIGHTS)
-    (tmp_path / SAMPLE_WEIGHTS).write_bytes(b"PK\x03\x04 no archive")
-    with pytest.raises(RunError, match=r"could not read .*sample_weights\.npz"):
-        load_weights(tmp_path / SAMPLE_WEIGHTS)
+    (left,) = left_by(SampleWeightsLeft(), federation, {"c0": kept([0.5, 1.5])}).values()
+    assert left.arrays["weight"].tolist() == [0.5, 1.5]
+    assert np.isnan(left.arrays["truth"]).all()

@@ -11,7 +11,7 @@ import torch
 from fedskew.data.build import build
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
-from fedskew.data.warnings import warnings
+from fedskew.federate.holdings import roster_of
 
 
 def holding(*labels: str, unseen: tuple[str, ...] = ()) -> Federation:
@@ -36,7 +36,7 @@ def holding(*labels: str, unseen: tuple[str, ...] = ()) -> Federation:
     ],
 )
 def test_many_clients_of_one_label_are_pointed_out(labels: tuple[str, ...], opening: str) -> None:
-    (sentence,) = warnings(holding(*labels))
+    (sentence,) = roster_of(holding(*labels)).warnings
     assert sentence.startswith(opening)
     assert sentence.endswith("and scores per client flatter it.")
 
@@ -51,17 +51,17 @@ def test_many_clients_of_one_label_are_pointed_out(labels: tuple[str, ...], open
     ],
 )
 def test_few_such_clients_or_one_label_for_all_are_nothing_to_say(labels: tuple[str, ...]) -> None:
-    assert warnings(holding(*labels)) == ()
+    assert roster_of(holding(*labels)).warnings == ()
 
 
 def test_unseen_clients_and_rows_that_are_not_trained_on_do_not_count() -> None:
-    assert warnings(holding("ab", "abc", "bc", unseen=("a", "b", "c"))) == ()
+    assert roster_of(holding("ab", "abc", "bc", unseen=("a", "b", "c")).warnings) == ()
 
 
 def test_digits_warn_only_where_clients_hold_one_class() -> None:
     digits = load("digits")
-    assert warnings(build(digits, partition="iid", clients=10, seed=0)) == ()
-    (sentence,) = warnings(build(digits, partition="one-class", clients=10, seed=0))
+    assert roster_of(build(digits, partition="iid", clients=10, seed=0)).warnings == ()
+    (sentence,) = roster_of(build(digits, partition="one-class", clients=10, seed=0)).warnings
     assert sentence.startswith("10 of 10 clients")
 
 
@@ -69,7 +69,7 @@ def test_digits_warn_only_where_clients_hold_one_class() -> None:
 @pytest.mark.parametrize("normal_or_not", [False, True])
 def test_six_of_ten_x_ray_sources_hold_one_label(data_dir: Path, normal_or_not: bool) -> None:
     xray = load("chest-xray", data_dir, normal_or_not=normal_or_not)
-    (sentence,) = warnings(build(xray, partition="owner", clients=None, seed=0))
+    (sentence,) = roster_of(build(xray, partition="owner", clients=None, seed=0)).warnings
     assert sentence.startswith("6 of 10 clients hold one label only")
     assert "the source instead of the illness" in sentence
 
@@ -77,4 +77,4 @@ def test_six_of_ten_x_ray_sources_hold_one_label(data_dir: Path, normal_or_not: 
 @pytest.mark.real_data
 def test_har_subjects_do_everything_and_warn_of_nothing(data_dir: Path) -> None:
     har = load("har", data_dir)
-    assert warnings(build(har, partition="owner", clients=None, seed=0)) == ()
+    assert roster_of(build(har, partition="owner", clients=None, seed=0)).warnings == ()
