@@ -209,9 +209,9 @@ def carry_out(
             f"{', '.join(files)} changed on disk since Python imported it, and is run as it was "
             "imported: start Python again to run it as it is now"
         )
-    begun = folder.holds(identity)
+    begun, done = folder.holds(identity), Run(folder.path)
     if begun and folder.is_finished and (is_drawn(folder.path) or not draw):
-        return Run(folder.path)
+        return done
     federation = whole_where_small(load(), identity.config.train.batch_size)
     done = Run(folder.path)
     if not folder.is_finished:
