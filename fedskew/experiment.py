@@ -213,7 +213,6 @@ def carry_out(
     if begun and folder.is_finished and (is_drawn(folder.path) or not draw):
         return done
     federation = whole_where_small(load(), identity.config.train.batch_size)
-    done = Run(folder.path)
     if not folder.is_finished:
         if not begun and (sentence := why_anew(identity, out)):
             tell(sentence)
