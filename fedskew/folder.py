@@ -18,7 +18,7 @@ from fedskew.errors import ConfigError, RunError
 from fedskew.federate.private import pack_file
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.report import Groups
-from fedskew.runs.results import METRICS, RESULT, ROUNDS, TIMING
+from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, recorded
 from fedskew.score import MAIN, Row
 from fedskew.server import Choice, Progress, RoundRecord, keeps_matrices_in_turn
 from fedskew.store import (
@@ -66,8 +66,9 @@ class RunFolder:
     @property
     def rounds(self) -> int | None:
         """How many rounds the run was asked for last, if it is here."""
-        path = self.path / "config.json"
-        return int(read_json(path)["config"]["train"]["rounds"]) if path.exists() else None
+        if not (self.path / CONFIG).exists():
+            return None
+        return int(recorded(self.path)["config"]["train"]["rounds"])
 
     def has_finished(self, identity: Identity) -> bool:
         """Whether all rounds that are wanted now are done, and summed up."""
@@ -76,11 +77,6 @@ class RunFolder:
     @property
     def is_finished(self) -> bool:
         return (self.path / RESULT).is_file()
-
-    @property
-    def predates_formats(self) -> bool:
-        """Whether the run was made before folders had a format version: it can only be read."""
-        return "format" not in read_json(self.path / "config.json")
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -103,7 +99,7 @@ class RunFolder:
                 # In this order: a folder with a summary has all rounds its config asks for.
                 (self.path / RESULT).unlink(missing_ok=True)
                 shutil.rmtree(self.path / "figures", ignore_errors=True)
-                write_json(self.path / "config.json", identity.recorded())
+                write_json(self.path / CONFIG, identity.recorded())
             self._forget_out_of_turn(identity.config)
             self._roll_back()
             self._started = time.monotonic()
@@ -117,10 +113,9 @@ class RunFolder:
 
     def holds(self, identity: Identity) -> bool:
         """Whether this run is here, if only begun; another run in its place is refused."""
-        path = self.path / "config.json"
-        if not path.exists():
+        if not (self.path / CONFIG).exists():
             return False
-        found = read_json(path)
+        found = recorded(self.path)
         if found.get("identity") != identity.sha256:
             raise RunError(
                 f"{self.path} holds another run than its name says, or one of an older format, "

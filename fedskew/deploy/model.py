@@ -121,7 +121,7 @@ def of_run(
 def about_run(run: Run) -> dict[str, Any]:
     """Which run it is, and what its models are made of, in plain values."""
     config, result = run.config, run.result
-    recorded = read_json(run.path / "config.json")
+    recorded = run.results.settings
     return {
         "run": run.path.resolve().name,
         "config": hash_of(recorded["config"])[:12],

@@ -168,7 +168,7 @@ def preparation_of(run: Run, data_dir: Path | None = None) -> SamplePreparation:
 def run_federation(run: Run, data_dir: Path | None = None) -> Federation:
     """The very data a run was made with."""
     federation = make_federation(run.config, data_dir)
-    recorded = read_json(run.path / "config.json")
+    recorded = run.results.settings
     hashed = fingerprint if "format" in recorded else sampled_fingerprint
     if hashed(federation) != recorded["data"]:
         raise RunError(

@@ -11,9 +11,7 @@ from fedskew.config import make_config
 from fedskew.errors import FedskewError, RunError
 from fedskew.folder import RunFolder
 from fedskew.runs.identity import FORMAT, Identity, resolve
-from fedskew.store import read_json
-
-CONFIG, RESULT = "config.json", "result.json"
+from fedskew.runs.results import CONFIG, RESULT, recorded
 
 
 def why_anew(identity: Identity, out: Path) -> str:
@@ -22,14 +20,12 @@ def why_anew(identity: Identity, out: Path) -> str:
     An unfinished run of the time before format versions is refused: its rounds may have been made
     otherwise, and nobody could tell.
     """
-    if RunFolder(out / identity.name).path != RunFolder.of(identity, out).path:
-        return (
-            f"{identity.name} has more rounds; running {identity.config.train.rounds} anew in "
-            f"{RunFolder.of(identity, out).path}"
-        )
-    for folder, recorded in _beside(identity, out):
-        if recorded.get("format") is None:
-            if not _is_same_of_old(recorded["config"], identity):
+    if (place := RunFolder.of(identity, out).path).name != identity.name:
+        rounds = identity.config.train.rounds
+        return f"{identity.name} has more rounds; running {rounds} anew in {place}"
+    for folder, before in _beside(identity, out):
+        if before.get("format") is None:
+            if not _is_same_of_old(before["config"], identity):
                 continue
             if not (folder / RESULT).is_file():
                 raise RunError(
@@ -37,7 +33,7 @@ def why_anew(identity: Identity, out: Path) -> str:
                     "with: move it away, then repeat the command to run anew."
                 )
             found = "run folders have a format version"
-        elif not (found := _news(recorded, identity)):
+        elif not (found := _news(before, identity)):
             continue
         return f"{found} since {folder.name}; running anew in {out / identity.name}"
     return ""
@@ -57,7 +53,7 @@ def _beside(identity: Identity, out: Path) -> Iterator[tuple[Path, Mapping[str, 
     paths = [path for path in out.glob(f"{method}-*/{CONFIG}") if path.is_file()]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         with suppress(RunError):
-            yield path.parent, read_json(path)
+            yield path.parent, recorded(path.parent)
 
 
 def _news(before: Mapping[str, Any], now: Identity) -> str:
