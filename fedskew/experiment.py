@@ -18,6 +18,7 @@ from fedskew.data.federation import Federation
 from fedskew.data.own import OPTIONS, load_function, load_own
 from fedskew.data.presets import PRESETS
 from fedskew.errors import ConfigError, RunError, unknown
+from fedskew.federate.backends import Backend
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.planning import checked_model, made_up, make_plan, make_rounds
 from fedskew.finish import finish
@@ -163,6 +164,14 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
     )
 
 
+def local_backend(federation: Federation, folder: RunFolder) -> Backend:
+    """All clients in this process; what stays with them lies in the run folder."""
+    return LocalBackend(federation, folder=folder.checkpoint_folder, results=folder.path)
+
+
+MakeBackend = Callable[[Federation, RunFolder], Backend]
+
+
 def run(
     config: Config | Mapping[str, Any],
     *,
@@ -172,13 +181,14 @@ def run(
     federation: Federation | None = None,
     draw: bool = True,
     tell: Tell | None = None,
+    backend: MakeBackend = local_backend,
 ) -> Run:
     """Run one experiment, or finish it, or return it if it is finished already.
 
     A run is known by what decided its numbers: settings, your own code, and data (see
     :mod:`fedskew.runs.identity`). ``tell`` is given a sentence where a run begins anew because
     code or data changed; without it that is a Python warning. ``draw=False`` leaves figures out,
-    for programs that make hundreds of runs.
+    for programs that make hundreds of runs. ``backend`` makes who carries asks to clients.
 
     >>> import tempfile
     >>> settings = {"train": {"rounds": 2}, "model": {"name": "logistic"}}
@@ -189,7 +199,10 @@ def run(
     config = resolve(config if isinstance(config, Config) else make_config(config))
     directory = None if data_dir is None else Path(data_dir)
     data = federation or make_federation(config, directory)
-    return carry_out(identify(config, data), lambda: data, Path(out), watch, draw=draw, tell=tell)
+    identity = identify(config, data)
+    return carry_out(
+        identity, lambda: data, Path(out), watch, draw=draw, tell=tell, backend=backend
+    )
 
 
 def carry_out(
@@ -200,6 +213,7 @@ def carry_out(
     *,
     draw: bool = True,
     tell: Tell | None = None,
+    backend: MakeBackend = local_backend,
 ) -> Run:
     """Run what an identity says, or finish it; the data are loaded if they are needed."""
     tell = tell or _warn
@@ -218,7 +232,8 @@ def carry_out(
         if sentence := why_going_on(identity, folder) if begun else why_anew(identity, out):
             tell(sentence)
         with folder.opened(identity):
-            done = Run.just_finished(_run_stages(identity, federation, folder, watch))
+            made = backend(federation, folder)
+            done = Run.just_finished(_run_stages(identity, made, folder, watch))
     if draw:
         draw_run(done, federation)
     return done
@@ -245,12 +260,11 @@ class _Watched:
 
 
 def _run_stages(
-    identity: Identity, federation: Federation, folder: RunFolder, watch: Watch | None
+    identity: Identity, backend: Backend, folder: RunFolder, watch: Watch | None
 ) -> Results:
     config = identity.config
     recipe = find(config.method.name).recipe(**config.method.knobs)
     stages = [*recipe.prepares, Stage(MAIN, recipe)]
-    backend = LocalBackend(federation, folder=folder.checkpoint_folder, results=folder.path)
     for stage in stages[1:]:
         # What a later stage refuses should not be told after the first has run for hours.
         checked_model(config, backend.roster, stage)
