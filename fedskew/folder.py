@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from fedskew.config import Config
 from fedskew.errors import ConfigError, RunError
 from fedskew.federate.private import pack_file
+from fedskew.federate.rounds import Choice, keeps_matrices_in_turn
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.report import Groups
 from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, recorded
 from fedskew.score import MAIN, Row
-from fedskew.server import Choice, Progress, RoundRecord, keeps_matrices_in_turn
+from fedskew.server import Progress, RoundRecord
 from fedskew.store import (
     disk_error,
     load_groups,

@@ -10,14 +10,20 @@ from typing import Protocol
 from fedskew.engine.streams import stream
 from fedskew.errors import ConfigError, RunError, located
 from fedskew.federate.backends import Backend
-from fedskew.federate.plan import ModelKind, Plan
+from fedskew.federate.plan import Plan
 from fedskew.federate.roster import POOLED, Roster
+from fedskew.federate.rounds import Choice, Rounds
+from fedskew.federate.rows import (
+    broadcast_of,
+    measured_rows,
+    score_tasks,
+    scored,
+    validation_score,
+)
 from fedskew.federate.tasks import (
     Answer,
     Ask,
     DescribeTask,
-    Scored,
-    ScoreTask,
     TrainTask,
     not_finite,
 )
@@ -25,69 +31,7 @@ from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.parts.step import memory_at_start, stepped
-from fedskew.score import CENTRAL, Row
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """How long a stage goes on, who takes part, and what is scored when."""
-
-    rounds: int
-    clients_per_round: int | None = None
-    min_clients: int = 1
-    patience: int | None = None
-    score_every: int = 1
-    lr_decay: float = 1.0
-    lr_steps: tuple[int, ...] = ()
-    matrix_rounds: tuple[int, ...] | None = None
-    """Rounds whose matrices over clients are kept; none: 1, 4, 16, 64, ... and the last."""
-
-    def keeps_matrices_in(self, round_number: int) -> bool:
-        last = self.matrix_rounds is None and round_number == self.rounds
-        return last or keeps_matrices_in_turn(round_number, self.matrix_rounds)
-
-    def lr_factor(self, round_number: int) -> float:
-        return math.prod(self.lr_decay for step in self.lr_steps if round_number > step)
-
-    def scores_in(self, round_number: int) -> bool:
-        return self.scores_in_turn(round_number) or round_number == self.rounds
-
-    def scores_in_turn(self, round_number: int) -> bool:
-        """Whether a round is scored however long the run is."""
-        return round_number % self.score_every == 0
-
-    def over(self, round_number: int, selected: Choice) -> bool:
-        """Whether the stage ends with a round."""
-        stop = self.patience is not None and selected.waited >= self.patience
-        return stop or round_number >= self.rounds
-
-
-def keeps_matrices_in_turn(round_number: int, wanted: Sequence[int] | None) -> bool:
-    """Whether a round's matrices are kept however long the run is.
-
-    >>> [n for n in range(1, 100) if keeps_matrices_in_turn(n, None)]
-    [1, 4, 16, 64]
-    """
-    if wanted is not None:
-        return round_number in wanted
-    return round_number in (4**power for power in range(round_number.bit_length()))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The best round so far by the clients' mean validation score, and how long ago it was."""
-
-    round: int = 0
-    value: float = math.nan
-    waited: int = 0
-
-    def see(self, round_number: int, value: float, higher_is_better: bool) -> Choice:
-        if math.isnan(value):
-            return self
-        better = value > self.value if higher_is_better else value < self.value
-        if better or math.isnan(self.value):
-            return Choice(round_number, value)
-        return Choice(self.round, self.value, self.waited + 1)
+from fedskew.score import Row
 
 
 @dataclass(frozen=True)
@@ -242,11 +186,6 @@ def _train_asks(
     ]
 
 
-def broadcast_of(plan: Plan, state: ServerState) -> Groups:
-    """The groups of the server's memory that travel to clients with the model."""
-    return {name: state.memory[name] for name in plan.recipe.aggregates.broadcasts}
-
-
 def participants(
     trainers: Sequence[str], count: int | None, plan: Plan, round_number: int
 ) -> list[str]:
@@ -323,106 +262,6 @@ def _traffic(plan: Plan, asks: Sequence[Ask], updates: Sequence[Update]) -> tupl
 
 def tensor_bytes(*groups: Tensors) -> int:
     return sum(t.numel() * t.element_size() for tensors in groups for t in tensors.values())
-
-
-def score_tasks(
-    plan: Plan,
-    roster: Roster,
-    state: ServerState,
-    round_number: int,
-    adapts: Sequence[int | None] = (None,),
-    samples: bool = False,
-) -> dict[str, list[ScoreTask]]:
-    """By client, which models are scored; adapted, and sample by sample, the main one only.
-
-    ``adapts`` are places of adaptations in the plan, none for a model as it is.
-    """
-    kinds: list[ModelKind] = ["global"] if plan.has_global_model else []
-    if plan.has_personal_models:
-        kinds.append("personal")
-    if samples:
-        kinds = [plan.primary_model]
-    broadcast = broadcast_of(plan, state)
-    asked: dict[str, list[ScoreTask]] = {}
-    for member in roster.members:
-        # A client left out of training may choose rounds, but nothing is made of it later.
-        both = member.seen or not samples
-        splits = ("validation", "test") if both else ("test",)
-        for adapt in adapts:
-            for model in kinds:
-                sent = state.shared if model == "global" else state.sent_to(member.name)
-                said = {} if model == "global" else broadcast
-                task = ScoreTask(
-                    member.name, round_number, sent, model, splits, adapt, samples, said
-                )
-                asked.setdefault(member.name, []).append(task)
-    if "global" in kinds and not samples and roster.central:
-        asked[CENTRAL] = [ScoreTask(CENTRAL, round_number, state.shared, "global", ("test",))]
-    return asked
-
-
-def scored(
-    plan: Plan, backend: Backend, asked: Mapping[str, Sequence[ScoreTask]], kept: Mapping[str, str]
-) -> list[Row]:
-    """Ask clients to score models, and make rows of their answers."""
-    asks = [
-        Ask(client, tuple(tasks), since=kept.get(client, "")) for client, tasks in asked.items()
-    ]
-    return rows_of(plan, backend.roster, asks, backend.exchange(asks))
-
-
-def rows_of(
-    plan: Plan, roster: Roster, asks: Sequence[Ask], answers: Sequence[Answer]
-) -> list[Row]:
-    """The rows of all scores: the first model of every client, then the second."""
-    rows: list[Row] = []
-    for place in range(max((len(ask.scores) for ask in asks), default=0)):
-        for ask, answer in zip(asks, answers, strict=True):
-            if place < len(answer.scored):
-                rows += _rows(plan, roster, ask.scores[place], answer.scored[place])
-    return rows
-
-
-def _rows(plan: Plan, roster: Roster, task: ScoreTask, result: Scored) -> list[Row]:
-    if task.client == CENTRAL:
-        on, sizes = "central", {"test": roster.central}
-    else:
-        member = roster.by_name[task.client]
-        on, sizes = ("seen" if member.seen else "unseen"), dict(member.sizes)
-    adapted = "none" if task.adapt is None else plan.adapts[task.adapt].label
-    return [
-        Row(
-            stage=plan.stage, round=task.round, model=task.model, on=on, client=task.client,
-            adapted=adapted, split=split, metric=metric, value=value, n=sizes[split],
-        )
-        for split, scores in result.scores.items()
-        for metric, value in scores.items()
-    ]  # fmt: skip
-
-
-def measured_rows(plan: Plan, state: ServerState, round_number: int) -> list[Row]:
-    """What the server found out about single clients while it aggregated."""
-    return [
-        Row(
-            stage=plan.stage, round=round_number, model="personal", on="seen", client=client,
-            adapted="none", split="server", metric=metric, value=value, n=0,
-        )
-        for client, numbers in sorted(state.measured.items())
-        for metric, value in numbers.items()
-    ]  # fmt: skip
-
-
-def validation_score(rows: Sequence[Row], plan: Plan) -> float:
-    """The mean over clients of the main metric on validation data; NaN where there are none."""
-    values = [
-        row.value
-        for row in rows
-        if row.split == "validation"
-        and row.on == "seen"
-        and row.model == plan.primary_model
-        and row.metric == plan.recipe.objective.primary
-    ]
-    return sum(values) / len(values) if values else math.nan
 
 
 def hand_over(plan: Plan, backend: Backend, progress: Progress) -> Handed:

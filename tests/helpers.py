@@ -22,6 +22,7 @@ from fedskew.federate.backends.carrier import Carrier
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.rounds import Rounds
 from fedskew.federate.tasks import Answer, Ask
 from fedskew.models.civae import Civae
 from fedskew.models.made import GaussianMade
@@ -33,7 +34,7 @@ from fedskew.parts.report import Finished, Groups
 from fedskew.recipe import Recipe, find, methods
 from fedskew.runner import Shelf
 from fedskew.score import Row
-from fedskew.server import Progress, RoundRecord, Rounds, federate
+from fedskew.server import Progress, RoundRecord, federate
 
 Tensors = dict[str, Tensor]
 Knobs = Mapping[str, Any]
