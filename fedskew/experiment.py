@@ -166,7 +166,7 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
 
 def local_backend(federation: Federation, folder: RunFolder) -> Backend:
     """All clients in this process; what stays with them lies in the run folder."""
-    return LocalBackend(federation, folder=folder.checkpoint_folder, results=folder.path)
+    return LocalBackend(federation, folder=folder.checkpoint.folder, results=folder.path)
 
 
 MakeBackend = Callable[[Federation, RunFolder], Backend]
@@ -273,7 +273,7 @@ def _run_stages(
     for number, stage in enumerate(stages):
         prepares = stage is not stages[-1]
         made_by = identity.of_stage(stages[: number + 1]) if prepares else ""
-        if prepares and folder.resume(stage.name) is None:
+        if prepares and not folder.checkpoint.holds(stage.name):
             folder.adopt(stage.name, made_by)
         if (begun := folder.resume(stage.name)) is not None:
             handed = Handed(begun.state.memory)
@@ -284,7 +284,7 @@ def _run_stages(
         progress = federate(plan, backend, rounds, _Watched(folder, watch), handed)
         if prepares:
             folder.offer(stage.name, made_by)
-            if folder.resume(stages[number + 1].name) is None:
+            if not folder.checkpoint.holds(stages[number + 1].name):
                 if stage.hands == "selected":
                     progress = folder.selected(stage.name)
                 handed = hand_over(plan, backend, progress)

@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedskew.config import Config
 from fedskew.errors import ConfigError, RunError
-from fedskew.federate.private import pack_file
-from fedskew.federate.rounds import Choice, keeps_matrices_in_turn
-from fedskew.parts.aggregate import ServerState
-from fedskew.parts.report import Groups
+from fedskew.federate.rounds import keeps_matrices_in_turn
+from fedskew.runs.checkpoint import Checkpoint
 from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, recorded
 from fedskew.score import MAIN, Row
 from fedskew.server import Progress, RoundRecord
 from fedskew.store import (
     disk_error,
-    load_groups,
     make_folder,
     read_json,
-    save_groups,
     write_csv,
     write_json,
 )
@@ -54,6 +50,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.checkpoint = Checkpoint(path)
         self._started = time.monotonic()
 
     @classmethod
@@ -79,15 +76,11 @@ class RunFolder:
     def is_finished(self) -> bool:
         return (self.path / RESULT).is_file()
 
-    @property
-    def checkpoint_folder(self) -> Path:
-        return self.path / "checkpoint"
-
     @contextmanager
     def opened(self, identity: Identity) -> Iterator[RunFolder]:
         """Create or take up the folder, alone: a second process on the same run is refused."""
         try:
-            self.checkpoint_folder.mkdir(parents=True, exist_ok=True)
+            self.checkpoint.folder.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / ".lock", "w")  # noqa: SIM115
         except OSError as error:
             raise disk_error(self.path, error) from error
@@ -96,6 +89,7 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(f"another process is working on {self.path}.") from None
+            self.checkpoint.read_again()
             if not self.holds(identity) or self.rounds != identity.config.train.rounds:
                 # In this order: a folder with a summary has all rounds its config asks for.
                 (self.path / RESULT).unlink(missing_ok=True)
@@ -108,7 +102,7 @@ class RunFolder:
                 yield self
             except ConfigError:
                 # Settings that cannot work together leave nothing behind.
-                if self._book() is None:
+                if self.checkpoint.is_empty:
                     shutil.rmtree(self.path)
                 raise
 
@@ -126,75 +120,40 @@ class RunFolder:
 
     def _forget_out_of_turn(self, config: Config) -> None:
         """Take back what was done only because a round was the last, now that there are more."""
-        book = self._book() or {"stages": {}}
-        main = book["stages"].get(MAIN)
-        if main is None or main["last"]["round"] >= config.train.rounds:
-            return
-        last = main["last"]
-        if not keeps_matrices_in_turn(last["round"], config.evaluate.matrix_rounds):
-            for file in (self.path / "matrices").glob(f"*-{last['round']:06d}.csv"):
+        last = self.checkpoint.before_out_of_turn(MAIN, METRICS, config.train.rounds)
+        if last is not None and not keeps_matrices_in_turn(last, config.evaluate.matrix_rounds):
+            for file in (self.path / "matrices").glob(f"*-{last:06d}.csv"):
                 file.unlink()
-        if (unless_last := main.pop("unless_last", None)) is not None:
-            last["selected"] = unless_last["choice"]
-            main["selected"] = unless_last["selected"] or last
-            last["private_then"] = main["selected"]["private"]
-            book["lengths"][METRICS] = unless_last["metrics"]
-            write_json(self.path / "checkpoint.json", book)
 
     def _roll_back(self) -> None:
         """Wipe from the logs what an interrupted round wrote after the last complete one."""
-        lengths = (self._book() or {}).get("lengths", {})
+        lengths = self.checkpoint.lengths
         for name in (METRICS, ROUNDS, TIMING):
             if (self.path / name).exists():
                 os.truncate(self.path / name, lengths.get(name, 0))
 
     def resume(self, stage: str) -> Progress | None:
         """The last complete round of a stage, if there is one."""
-        book = self._book()
-        if book is None or stage not in book["stages"]:
-            return None
-        return self._progress(book["stages"][stage]["last"])
+        return self.last(stage) if self.checkpoint.holds(stage) else None
 
     def selected(self, stage: str) -> Progress:
         """The round with the best validation score."""
-        return self._stored(stage, "selected")
+        return self.checkpoint.progress(stage, "selected")
 
     def last(self, stage: str) -> Progress:
-        return self._stored(stage, "last")
-
-    def _stored(self, stage: str, which: str) -> Progress:
-        book = self._book()
-        if book is None or stage not in book["stages"]:
-            raise RunError(f"{self.path} holds no complete round yet.")
-        return self._progress(book["stages"][stage][which])
+        return self.checkpoint.progress(stage, "last")
 
     def commit(self, progress: Progress, rows: Sequence[Row], record: RoundRecord) -> None:
         """Make a round durable; until the last line the previous one stands."""
-        label = f"{progress.stage}-{progress.round:06d}"
-        entry = self._save_state(progress, label)
+        entry = self.checkpoint.save_state(progress)
         self._save_matrices(progress)
-        book = self._book() or {"stages": {}}
-        before = book["stages"].get(progress.stage, {})
-        # Until a validation score has chosen a round, and where there are none, it is the last.
-        fresh = progress.selected.round in (0, progress.round)
-        book["stages"][progress.stage] = {
-            "last": entry,
-            "selected": entry if fresh else before["selected"],
-        }
-        if progress.unless_last is not None:
-            book["stages"][progress.stage]["unless_last"] = {
-                "choice": asdict(progress.unless_last),
-                "selected": before["selected"] if progress.unless_last.round else None,
-                "metrics": book.get("lengths", {}).get(METRICS, 0),
-            }
         elapsed = {"stage": record.stage, "round": record.round, "seconds": self._lap()}
-        book["lengths"] = {
+        lengths = {
             METRICS: self._append(METRICS, [row.as_dict() for row in rows]),
             ROUNDS: self._append(ROUNDS, [asdict(record)]),
             TIMING: self._append(TIMING, [elapsed]),
         }
-        write_json(self.path / "checkpoint.json", book)
-        self._sweep(book)
+        self.checkpoint.commit(progress, entry, lengths)
 
     def offer(self, stage: str, made_by: str) -> None:
         """Let other runs use a finished stage that is made the same way in theirs."""
@@ -214,46 +173,18 @@ class RunFolder:
                 return
 
     def _copy_stage(self, stage: str, other: RunFolder) -> None:
-        book = (other._book() or {})["stages"][stage]
-        theirs = {which: book[which] for which in ("last", "selected")}
-        for file in _files(theirs["last"]) | _files(theirs["selected"]):
-            shutil.copyfile(other.checkpoint_folder / file, self.checkpoint_folder / file)
-        book = self._book() or {"stages": {}}
-        book["stages"][stage] = theirs
         times = [json.loads(line) for line in other._lines_of(stage, TIMING)]
-        book["lengths"] = {
+        lengths = {
             METRICS: self._write(METRICS, other._lines_of(stage, METRICS)),
             ROUNDS: self._write(ROUNDS, other._lines_of(stage, ROUNDS)),
             TIMING: self._append(TIMING, [{**line, "seconds": 0.0} for line in times]),
         }
-        write_json(self.path / "checkpoint.json", book)
+        self.checkpoint.copy(stage, other.checkpoint, lengths)
 
     def _lap(self) -> float:
         now = time.monotonic()
         seconds, self._started = now - self._started, now
         return round(seconds, 4)
-
-    def _book(self) -> dict[str, Any] | None:
-        path = self.path / "checkpoint.json"
-        return read_json(path) if path.exists() else None
-
-    def _save_state(self, progress: Progress, label: str) -> dict[str, Any]:
-        state = progress.state
-        file = f"server-{label}.safetensors"
-        groups: Groups = {"shared": state.shared}
-        groups.update({f"memory/{name}": group for name, group in state.memory.items()})
-        groups.update({f"personal/{name}": group for name, group in state.personal.items()})
-        save_groups(self.checkpoint_folder / file, groups)
-        return {
-            "stage": progress.stage,
-            "round": progress.round,
-            "selected": asdict(progress.selected),
-            "notes": list(state.notes),
-            "buffers": sorted(state.buffers),
-            "server": file,
-            "private": dict(progress.kept),
-            "private_then": dict(progress.kept_then),
-        }
 
     def _save_matrices(self, progress: Progress) -> None:
         for name, matrix in progress.state.matrices.items():
@@ -265,28 +196,12 @@ class RunFolder:
             path = folder / f"{name}-{progress.round:06d}.csv"
             write_csv(path, [("client", *matrix.clients), *lines])
 
-    def _progress(self, entry: dict[str, Any]) -> Progress:
-        groups = load_groups(self.checkpoint_folder / entry["server"])
-
-        def under(prefix: str) -> Groups:
-            return {n.removeprefix(prefix): g for n, g in groups.items() if n.startswith(prefix)}
-
-        state = ServerState(
-            groups.get("shared", {}), under("personal/"), under("memory/"),
-            tuple(entry["notes"]), frozenset(entry["buffers"]),
-        )  # fmt: skip
-        selected = Choice(**entry["selected"])
-        return Progress(
-            entry["stage"], entry["round"], state, selected,
-            kept=entry["private"], kept_then=entry.get("private_then", {}),
-        )  # fmt: skip
-
     def _lines_of(self, stage: str, name: str) -> list[bytes]:
         """A stage's lines of a log, as they were written.
 
-        Beyond the book's lengths stands what this run has not committed, perhaps half a line.
+        Beyond the committed length stands what this run has not committed, perhaps half a line.
         """
-        lines = (self.path / name).read_bytes()[: (self._book() or {})["lengths"][name]]
+        lines = (self.path / name).read_bytes()[: self.checkpoint.lengths[name]]
         begin = b'{"stage": %b, ' % json.dumps(stage).encode()
         return [line for line in lines.splitlines(keepends=True) if line.startswith(begin)]
 
@@ -305,17 +220,6 @@ class RunFolder:
         except OSError as error:
             raise disk_error(path, error) from error
 
-    def _sweep(self, book: dict[str, Any]) -> None:
-        """Remove state no checkpoint refers to any more."""
-        needed: set[str] = set()
-        for stage in book["stages"].values():
-            needed |= _files(stage["last"]) | _files(stage["selected"])
-            if earlier := stage.get("unless_last", {}).get("selected"):
-                needed |= _files(earlier)
-        for file in self.checkpoint_folder.iterdir():
-            if file.name not in needed:
-                file.unlink(missing_ok=True)
-
     def write_last(self, rows: Sequence[Row]) -> None:
         """Write the last numbers; nothing is measured after them."""
         self._append(METRICS, [row.as_dict() for row in rows])
@@ -323,8 +227,3 @@ class RunFolder:
     def finish(self, result: dict[str, Any]) -> None:
         """Write the summary, which marks the run as finished."""
         write_json(self.path / RESULT, result)
-
-
-def _files(entry: dict[str, Any]) -> set[str]:
-    """The files of a checkpoint that hold a round: the server's, and clients' private states."""
-    return {entry["server"], *map(pack_file, entry["private"].values())}

@@ -29,6 +29,10 @@ def settings(rounds: int, method: Any, evaluate: dict[str, Any], **train: Any) -
     return {**SETTINGS, "method": method, **sections}
 
 
+def untimed(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in ("seconds", "timing.jsonl")}
+
+
 def assert_same_run(ours: Run, theirs: Run) -> None:
     """To the byte, but for the time; files that only one has are told by name."""
 
@@ -43,10 +47,7 @@ def assert_same_run(ours: Run, theirs: Run) -> None:
             continue
         assert one[name] == other[name], name
     for name in TIMED:
-        mine, its = (json.loads(found[name]) for found in (one, other))
-        for values in (mine, its):
-            values.pop("seconds", None)
-            values.get("lengths", {}).pop("timing.jsonl", None)
+        mine, its = (json.loads(found[name], object_hook=untimed) for found in (one, other))
         assert json.dumps(mine, indent=1) == json.dumps(its, indent=1)
     for name in (n for n in one if n.endswith(".npz")):
         with np.load(ours.path / name) as mine, np.load(theirs.path / name) as its:
