@@ -86,10 +86,10 @@ class Recipe:
     """Changes the model before anything else, e.g. to give it a second head."""
 
     def __post_init__(self) -> None:
-        if self.aggregates.per_client and not self.steps.whole:
+        if self.aggregates.several and not self.steps.whole:
             raise ConfigError(
-                "a server step needs one target for all clients, but this server makes a model for "
-                "each: leave the step out."
+                "a server step needs one target for all clients, but this server makes several "
+                "models: leave the step out."
             )
 
 

@@ -89,7 +89,7 @@ class Plan:
     def has_personal_models(self) -> bool:
         """Whether clients end with models of their own."""
         recipe = self.recipe
-        own = self.has_personal_phase or recipe.aggregates.per_client or recipe.begins.personal
+        own = self.has_personal_phase or recipe.aggregates.several or recipe.begins.personal
         return own or not self.has_global_model
 
     @property
