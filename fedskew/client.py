@@ -12,11 +12,11 @@ import torch
 from fedskew.engine.cohort import Trained, Work, in_workers, train
 from fedskew.engine.streams import stream
 from fedskew.errors import failure, locate, located
-from fedskew.federate.holdings import Holdings, context_of
+from fedskew.federate.holdings import Holdings, context_of, remembered
 from fedskew.federate.tasks import DescribeTask, TrainTask, not_finite
 from fedskew.parts.aggregate import Update
 from fedskew.parts.begin import Begun
-from fedskew.parts.objective import Tensors
+from fedskew.parts.objective import Tensors, own, owned
 from fedskew.parts.report import (
     MEMORY,
     PERSONAL,
@@ -56,6 +56,7 @@ def train_clients(
     steps = {t.client: 0 for t in tasks}
     losses: dict[str, float] = {}
     memories: dict[str, Groups] = {t.client: {} for t in tasks}
+    owns: dict[str, Tensors] = {t.client: {} for t in tasks}
     for number, phase in enumerate(plan.recipe.trains):
         going = [t for t in tasks if t.client not in errors]
         if not going:
@@ -78,18 +79,25 @@ def train_clients(
                 sample_weight=private[t.client].get(SAMPLE_WEIGHT, {}).get("w"),
                 key=(plan.seed, plan.stage, "train", number, t.client, t.round),
                 steps_before=_steps_before(private[t.client]),
-                memory=private[t.client].get(f"{MEMORY}-{number}", {}),
+                memory=remembered(
+                    training,
+                    models[phase.model][t.client],
+                    private[t.client].get(f"{MEMORY}-{number}", {}),
+                ),
             )
             for t in going
         ]
         for task, result in zip(going, train(works, training), strict=True):
-            if isinstance(result, Trained) and not result.finite:
+            mine = owned(result.memory) if isinstance(result, Trained) else {}
+            if isinstance(result, Trained) and (not result.finite or not_finite(mine)):
                 errors[task.client] = "its parameters are not finite after training"
             elif isinstance(result, Trained):
                 models[phase.model][task.client] = result.tensors
-                if result.memory:
-                    memories[task.client][f"{MEMORY}-{number}"] = result.memory
+                own_names = own(mine)
+                if kept := {n: t for n, t in result.memory.items() if n not in own_names}:
+                    memories[task.client][f"{MEMORY}-{number}"] = kept
                 if phase.model == "shared":
+                    owns[task.client] |= mine
                     steps[task.client] += result.steps
                     losses[task.client] = result.loss
             else:
@@ -109,6 +117,8 @@ def train_clients(
             keeps[STEPS] = {"n": torch.tensor(total)}
         if plan.has_personal_phase:
             keeps[PERSONAL] = models["personal"][name]
+        if plan.has_personal_steps:
+            keeps[PERSONAL] = {**trained, **owns[name]}
         sends, kept = _reported(holdings, task, plan.recipe.reports, begun[name], trained,
                                 steps[name], private[name])  # fmt: skip
         update = Update(

@@ -23,7 +23,7 @@ from fedskew.errors import located
 from fedskew.federate.plan import Plan
 from fedskew.federate.roster import POOLED, Member, Roster
 from fedskew.parts.begin import Begun, Start
-from fedskew.parts.objective import Batch, Bound, Objective, Tensors
+from fedskew.parts.objective import Batch, Bound, Objective, Tensors, own, owned
 from fedskew.parts.report import Groups
 from fedskew.recipe import Phase
 from fedskew.types import Indices
@@ -153,7 +153,10 @@ class Holdings:
         # How long a phase lasts and how fast it goes changes nothing about its steps.
         step = replace(phase, epochs=None, lr=None)
         buffers = tuple(sorted(plan.initial.keys() & dict(module.named_buffers())))
-        memory = objective.memory(environments)
+        parameters = {name: plan.initial[name] for name in sorted(trained)}
+        memory = objective.memory(environments, parameters)
+        if objective.personal:
+            memory = {**memory, **own(parameters)}
         optimiser = settings.optimiser
         return Training(
             _gradient(module, objective, phase, environments, (*buffers, *memory)),
@@ -233,6 +236,11 @@ def _gradient(
         return [*(gradients[name] for name in trained), loss, *(moved[name] for name in held)]
 
     return gradient
+
+
+def remembered(training: Training, model: Tensors, kept: Tensors) -> Tensors:
+    """What a client that trains from a model remembers: a model of its own starts there too."""
+    return {**kept, **own({name: model[name] for name in owned(training.memory)})}
 
 
 def context_of(
