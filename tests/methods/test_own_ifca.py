@@ -21,17 +21,21 @@ from helpers import (
     toy_federation,
     toy_model,
 )
+from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+import fedskew
 from fedskew.data.federation import Client, Federation
+from fedskew.deploy.model import run_model
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import torch_seed
 from fedskew.errors import ConfigError
 from fedskew.experiment import run as run_experiment
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
+from fedskew.folder import RunFolder
 from fedskew.models import redrawn
 from fedskew.parts.begin import Opening
 from fedskew.recipe import find
@@ -228,6 +232,25 @@ def test_a_run_that_was_stopped_goes_on_with_its_clusters(tmp_path: Path) -> Non
     assert final(again.path) == final(whole.path)
     assert again.rows() == whole.rows()
     assert {row.on for row in whole.rows()} >= {"seen", "unseen", "central"}
+
+
+def test_who_adapts_a_finished_run_begins_with_its_best_model(tmp_path: Path) -> None:
+    """The newcomer's labels are shifted: no cluster fits, but one of them fits it best."""
+    done = run_experiment(settings(), out=tmp_path, draw=False)
+    images, labels = load_digits(return_X_y=True)
+    x, y = images[:40].reshape(-1, 1, 8, 8) / 16.0, (labels[:40] + 1) % 10
+    made = fedskew.adapt(done, x, [str(label) for label in y], epochs=1)
+    state = RunFolder(done.path).selected("main").state
+    samples = torch.from_numpy(x).to(torch.float32)
+
+    def told(k: int) -> tuple[float, int]:
+        model = run_model(done)
+        model.load_state_dict({n: t[k] for n, t in state.memory["clusters"].items()})
+        logits = model(samples).detach()
+        right = int((logits.argmax(dim=1) == torch.from_numpy(y)).sum())
+        return float(F.cross_entropy(logits, torch.from_numpy(y))), right
+
+    assert made.about["adapted"]["right_before"] == min(map(told, range(3)))[1]
 
 
 @pytest.mark.parametrize(
