@@ -39,7 +39,8 @@ def look(
     for task in tasks:
         own = private.get(task.client, {})
         if task.model == "personal":
-            with located(f"client {task.client!r}, round {task.round}, scoring"):
+            place = f"client {task.client!r}, stage {holdings.plan.stage!r}, round {task.round}"
+            with located(f"{place}, scoring"):
                 model = personal_model(holdings, task.client, task.sent, own, task.broadcast)
             models.append(_with_statistics(holdings, task, model, own))
         else:
