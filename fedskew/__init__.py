@@ -2,7 +2,7 @@
 
 >>> import fedskew
 >>> sorted(fedskew.__all__)[:3]
-['Client', 'Comparison', 'Config']
+['Adapt', 'Aggregator', 'Begin']
 """
 
 from __future__ import annotations
@@ -20,24 +20,51 @@ if TYPE_CHECKING:
     from fedskew.deploy.predict import predict
     from fedskew.errors import ConfigError, DataError, FedskewError, RunError
     from fedskew.experiment import Run, load_run, make_federation, run
+    from fedskew.parts.aggregate import Aggregator, Weighting
+    from fedskew.parts.begin import Begin, Begun
+    from fedskew.parts.correct import Correction
+    from fedskew.parts.finding import Finding
+    from fedskew.parts.objective import Erm, Objective
+    from fedskew.parts.report import Report, Reported
+    from fedskew.parts.select import but, only
+    from fedskew.parts.step import Step
+    from fedskew.recipe import Adapt, Card, Phase, Recipe, method
 
 __all__ = [
+    "Adapt",
+    "Aggregator",
+    "Begin",
+    "Begun",
+    "Card",
     "Client",
     "Comparison",
     "Config",
     "ConfigError",
+    "Correction",
     "DataError",
+    "Erm",
     "Federation",
     "FedskewError",
+    "Finding",
+    "Objective",
+    "Phase",
+    "Recipe",
+    "Report",
+    "Reported",
     "Run",
     "RunError",
+    "Step",
+    "Weighting",
     "adapt",
+    "but",
     "compare",
     "generate",
     "load_config",
     "load_run",
     "make_config",
     "make_federation",
+    "method",
+    "only",
     "predict",
     "run",
 ]
@@ -45,22 +72,40 @@ __all__ = [
 __version__ = version("fedskew")
 
 _HOME = {
+    "Adapt": "fedskew.recipe",
+    "Aggregator": "fedskew.parts.aggregate",
+    "Begin": "fedskew.parts.begin",
+    "Begun": "fedskew.parts.begin",
+    "Card": "fedskew.recipe",
     "Client": "fedskew.data.federation",
     "Comparison": "fedskew.comparison",
     "Config": "fedskew.config",
     "ConfigError": "fedskew.errors",
+    "Correction": "fedskew.parts.correct",
     "DataError": "fedskew.errors",
+    "Erm": "fedskew.parts.objective",
     "Federation": "fedskew.data.federation",
     "FedskewError": "fedskew.errors",
+    "Finding": "fedskew.parts.finding",
+    "Objective": "fedskew.parts.objective",
+    "Phase": "fedskew.recipe",
+    "Recipe": "fedskew.recipe",
+    "Report": "fedskew.parts.report",
+    "Reported": "fedskew.parts.report",
     "Run": "fedskew.experiment",
     "RunError": "fedskew.errors",
+    "Step": "fedskew.parts.step",
+    "Weighting": "fedskew.parts.aggregate",
     "adapt": "fedskew.deploy.adapt",
+    "but": "fedskew.parts.select",
     "compare": "fedskew.comparison",
     "generate": "fedskew.deploy.generate",
     "load_config": "fedskew.config",
     "load_run": "fedskew.experiment",
     "make_config": "fedskew.config",
     "make_federation": "fedskew.experiment",
+    "method": "fedskew.recipe",
+    "only": "fedskew.parts.select",
     "predict": "fedskew.deploy.predict",
     "run": "fedskew.experiment",
 }

@@ -12,8 +12,9 @@ from fedskew.engine.cohort import Work, train
 from fedskew.engine.evaluate import Question, evaluate
 from fedskew.engine.streams import stream
 from fedskew.errors import Diverged, locate
-from fedskew.federate.holdings import Holdings, context_of
-from fedskew.parts.objective import Objective, Tensors
+from fedskew.federate.holdings import Holdings, context_of, remembered
+from fedskew.federate.tasks import not_finite
+from fedskew.parts.objective import Objective, Tensors, owned
 from fedskew.parts.report import Groups
 from fedskew.recipe import Adapt, Phase
 from fedskew.types import Indices
@@ -182,7 +183,8 @@ def _trained(
         assert not isinstance(model, Exception)
         key = (seed, stage, "adapt", number, adaptation.client, adaptation.round)
         context = context_of(holdings, phase, training, rows, model, adaptation.own, {})
-        works.append(Work(str(i), rows, model, context, key=key))
+        memory = remembered(training, model, {})
+        works.append(Work(str(i), rows, model, context, key=key, memory=memory))
     diverged = Diverged("its parameters are not finite after adapting")
     results: list[tuple[int, Tensors | Exception]] = []
     for i, result in zip(members, train(works, training), strict=True):
@@ -190,5 +192,8 @@ def _trained(
             locate(result, f"phase {number + 1}")
             results.append((i, result))
         else:
-            results.append((i, result.tensors if result.finite else diverged))
+            # Where steps make a model of the client's own, that is what adapting is for.
+            mine = owned(result.memory)
+            finite = result.finite and not not_finite(mine)
+            results.append((i, {**result.tensors, **mine} if finite else diverged))
     return results

@@ -12,10 +12,11 @@ import torch
 from fedskew.engine.cohort import Trained, Work, in_workers, train
 from fedskew.engine.streams import stream
 from fedskew.errors import failure, locate, located
-from fedskew.federate.holdings import Holdings, context_of
+from fedskew.federate.holdings import Holdings, context_of, remembered
 from fedskew.federate.tasks import DescribeTask, TrainTask, not_finite
 from fedskew.parts.aggregate import Update
-from fedskew.parts.objective import Tensors
+from fedskew.parts.begin import Begun
+from fedskew.parts.objective import Tensors, own, owned
 from fedskew.parts.report import (
     MEMORY,
     PERSONAL,
@@ -47,18 +48,15 @@ def train_clients(
 ) -> list[Outcome]:
     """Every task's client trains through the recipe's phases, reports, and answers."""
     plan = holdings.plan
-    received = {
-        t.client: holdings.begins_with(t.client, t.sent, private[t.client], t.broadcast, True)
-        for t in tasks
-    }
+    begun, errors = _begun(holdings, tasks, private)
     models = {
-        "shared": dict(received),
+        "shared": {client: start.model for client, start in begun.items()},
         "personal": {t.client: private[t.client].get(PERSONAL, plan.initial) for t in tasks},
     }
     steps = {t.client: 0 for t in tasks}
     losses: dict[str, float] = {}
-    errors: dict[str, str] = {}
     memories: dict[str, Groups] = {t.client: {} for t in tasks}
+    owns: dict[str, Tensors] = {t.client: {} for t in tasks}
     for number, phase in enumerate(plan.recipe.trains):
         going = [t for t in tasks if t.client not in errors]
         if not going:
@@ -74,25 +72,32 @@ def train_clients(
                     phase,
                     training,
                     holdings.clients[t.client].train,
-                    received[t.client],
+                    begun[t.client].model,
                     private[t.client],
                     t.broadcast,
                 ),
                 sample_weight=private[t.client].get(SAMPLE_WEIGHT, {}).get("w"),
                 key=(plan.seed, plan.stage, "train", number, t.client, t.round),
                 steps_before=_steps_before(private[t.client]),
-                memory=private[t.client].get(f"{MEMORY}-{number}", {}),
+                memory=remembered(
+                    training,
+                    models[phase.model][t.client],
+                    private[t.client].get(f"{MEMORY}-{number}", {}),
+                ),
             )
             for t in going
         ]
         for task, result in zip(going, train(works, training), strict=True):
-            if isinstance(result, Trained) and not result.finite:
+            mine = owned(result.memory) if isinstance(result, Trained) else {}
+            if isinstance(result, Trained) and (not result.finite or not_finite(mine)):
                 errors[task.client] = "its parameters are not finite after training"
             elif isinstance(result, Trained):
                 models[phase.model][task.client] = result.tensors
-                if result.memory:
-                    memories[task.client][f"{MEMORY}-{number}"] = result.memory
+                own_names = own(mine)
+                if kept := {n: t for n, t in result.memory.items() if n not in own_names}:
+                    memories[task.client][f"{MEMORY}-{number}"] = kept
                 if phase.model == "shared":
+                    owns[task.client] |= mine
                     steps[task.client] += result.steps
                     losses[task.client] = result.loss
             else:
@@ -112,7 +117,9 @@ def train_clients(
             keeps[STEPS] = {"n": torch.tensor(total)}
         if plan.has_personal_phase:
             keeps[PERSONAL] = models["personal"][name]
-        sends, kept = _reported(holdings, task, plan.recipe.reports, received[name], trained,
+        if plan.has_personal_steps:
+            keeps[PERSONAL] = {**trained, **owns[name]}
+        sends, kept = _reported(holdings, task, plan.recipe.reports, begun[name], trained,
                                 steps[name], private[name])  # fmt: skip
         update = Update(
             name,
@@ -136,13 +143,31 @@ def describe_clients(
 
     def answer(task: DescribeTask) -> Outcome:
         own = private[task.client]
-        model = holdings.begins_with(task.client, task.sent, own, task.broadcast)
+        begun = holdings.begins_with(task.client, task.sent, own, task.broadcast)
         reports = holdings.plan.hands_over
-        sends, keeps = _reported(holdings, task, reports, model, model, 0, own)
+        sends, keeps = _reported(holdings, task, reports, begun, begun.model, 0, own)
         size = len(holdings.clients[task.client].train)
         return Outcome(task.client, Update(task.client, {}, size, 0, sends), keeps)
 
     return _answers(holdings, answer, tasks)
+
+
+def _begun(
+    holdings: Holdings, tasks: Sequence[TrainTask], private: Mapping[str, Groups]
+) -> tuple[dict[str, Begun], dict[str, str]]:
+    """What every task's client starts from, or why it cannot."""
+    begun: dict[str, Begun] = {}
+    errors: dict[str, str] = {}
+    for t in tasks:
+        try:
+            begun[t.client] = holdings.begins_with(
+                t.client, t.sent, private[t.client], t.broadcast, trains=True
+            )
+        except BdbQuit:
+            raise
+        except Exception as error:
+            errors[t.client] = failure(error, _place(holdings, t))
+    return begun, errors
 
 
 def _steps_before(private: Groups) -> int:
@@ -180,7 +205,7 @@ def _reported(
     holdings: Holdings,
     task: TrainTask | DescribeTask,
     reports: Sequence[Report],
-    received: Tensors,
+    begun: Begun,
     trained: Tensors,
     steps: int,
     private: Groups,
@@ -197,7 +222,7 @@ def _reported(
         y=holdings.y,
         classes=holdings.federation.classes,
         module=holdings.plan.evaluation.here(),
-        received=received,
+        received=begun.model,
         trained=trained,
         changed=training.trained & holdings.plan.shared,
         steps=steps,
@@ -207,6 +232,7 @@ def _reported(
         public=holdings.federation.public,
         rng=stream(holdings.plan.seed, holdings.plan.stage, "report", task.client, task.round),
         agreed=stream(holdings.plan.seed, holdings.plan.stage, "agreed"),
+        found=begun.found,
         log_ratio=holdings.log_ratio_of(holdings.clients[task.client].train),
     )
     for report in reports:

@@ -88,11 +88,23 @@ class Recipe:
     """Changes the model before anything else, e.g. to give it a second head."""
 
     def __post_init__(self) -> None:
-        if self.aggregates.per_client and not self.steps.whole:
+        if self.aggregates.several and not self.steps.whole:
             raise ConfigError(
-                "a server step needs one target for all clients, but this server makes a model for "
-                "each: leave the step out."
+                "a server step needs one target for all clients, but this server makes several "
+                "models: leave the step out."
             )
+        phase = any(phase.model == "personal" for phase in self.trains)
+        if phase and any(objective.personal for objective in self.shared_objectives):
+            raise ConfigError(
+                "a phase and an objective of this method both make a client's own model: leave one "
+                "of them out."
+            )
+
+    @property
+    def shared_objectives(self) -> tuple[Objective, ...]:
+        """What is minimised in the phases that train the shared model."""
+        phases = [phase for phase in self.trains if phase.model == "shared"]
+        return tuple(phase.objective or self.objective for phase in phases)
 
 
 class ModelChoice:

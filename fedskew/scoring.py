@@ -39,7 +39,9 @@ def look(
     for task in tasks:
         own = private.get(task.client, {})
         if task.model == "personal":
-            model = personal_model(holdings, task.client, task.sent, own, task.broadcast)
+            place = f"client {task.client!r}, stage {holdings.plan.stage!r}, round {task.round}"
+            with located(f"{place}, scoring"):
+                model = personal_model(holdings, task.client, task.sent, own, task.broadcast)
             models.append(_with_statistics(holdings, task, model, own))
         else:
             # One object for all who are sent the same tensors: they are then scored together.
@@ -107,7 +109,7 @@ def personal_model(
     """The model a client calls its own: one it keeps whole, or what it begins with."""
     if PERSONAL in own:
         return own[PERSONAL]
-    return holdings.begins_with(client, sent, own, broadcast)
+    return holdings.begins_with(client, sent, own, broadcast).model
 
 
 def _with_statistics(holdings: Holdings, task: ScoreTask, model: Tensors, own: Groups) -> Tensors:

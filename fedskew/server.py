@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from fedskew.engine.streams import stream
+from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, RunError, located
 from fedskew.federate.backends import Backend
 from fedskew.federate.plan import Plan
@@ -28,6 +28,7 @@ from fedskew.federate.tasks import (
     not_finite,
 )
 from fedskew.parts.aggregate import ServerState, Update
+from fedskew.parts.begin import Opening
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.parts.step import memory_at_start, stepped
@@ -157,9 +158,10 @@ def _trainers(plan: Plan, roster: Roster) -> list[str]:
 
 def _fresh(plan: Plan, trainers: Sequence[str], handed: Handed) -> Progress:
     shared = {name: plan.initial[name] for name in sorted(plan.shared)}
-    parameters = {name: t for name, t in shared.items() if name in plan.parameters}
+    opening = Opening(plan.module, shared, trainers, torch_seed(plan.seed, plan.stage, "opening"))
+    parameters = opening.parameters
     started = {
-        **plan.recipe.aggregates.start(parameters, trainers),
+        **plan.recipe.aggregates.start(opening),
         **memory_at_start(plan.recipe.steps, parameters),
     }
     buffers = frozenset(shared.keys() - parameters.keys())

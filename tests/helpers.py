@@ -23,12 +23,14 @@ from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Plan, Settings
 from fedskew.federate.rounds import Rounds
+from fedskew.federate.rows import broadcast_of
 from fedskew.federate.tasks import Answer, Ask
 from fedskew.models.civae import Civae
 from fedskew.models.made import GaussianMade
 from fedskew.models.registry import MADE, Classifier
 from fedskew.models.vae import Vae
 from fedskew.parts.agreement import PerEnvironment
+from fedskew.parts.begin import Opening
 from fedskew.parts.finding import Finding, Holder, Left
 from fedskew.parts.report import Finished, Groups
 from fedskew.recipe import Recipe, find, methods
@@ -158,6 +160,14 @@ def make_holdings(
     return Holdings(plan, federation or toy_federation())
 
 
+def opening(parameters: Tensors, *clients: str) -> Opening:
+    """A server of these parameters and clients, before its first round."""
+    module = nn.Module()
+    for name, t in parameters.items():
+        module.register_parameter(name, nn.Parameter(t))
+    return Opening(module, parameters, clients)
+
+
 def just_trained(module: nn.Module, federation: Federation, **changes: Any) -> Finished:
     """A client as its reports see it, all of it real; ``changes`` replace what a test is about."""
     tensors = copied(module.state_dict())
@@ -256,7 +266,9 @@ class Run:
     def model_of(self, client: str) -> Tensors:
         """The model a client would start its next round from."""
         sent = self.progress.state.sent_to(client)
-        return self.holdings.begins_with(client, sent, self.backend.private_of(client), {}, True)
+        own = self.backend.private_of(client)
+        broadcast = broadcast_of(self.holdings.plan, self.progress.state)
+        return self.holdings.begins_with(client, sent, own, broadcast, trains=True).model
 
     def everything(self) -> Tensors:
         """All tensors of the server and of every client, under one name each."""

@@ -208,7 +208,7 @@ def test_as_many_shots_as_the_richest_client_has_are_taken(tmp_path: Path) -> No
         ({"name": "fedreptile", "base": "local"}, "base = 'local' shares nothing, so there is"),
         (
             {"name": "fedreptile", "base": "fedshibu"},
-            "base = 'fedshibu' makes a model for each client, so there is no one target",
+            "base = 'fedshibu' makes several models, so there is no one target",
         ),
         ({"name": "fedreptile", "weights": "x"}, "weights must be 'size' or 'uniform', not 'x'."),
         (

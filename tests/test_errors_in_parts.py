@@ -24,6 +24,7 @@ from fedskew.errors import RunError, clients_may_fail, place_of
 from fedskew.federate.rounds import Rounds
 from fedskew.federate.tasks import ScoreTask, TrainTask
 from fedskew.parts.aggregate import Mean, ServerState, Update
+from fedskew.parts.begin import Begin, Begun, Start
 from fedskew.parts.correct import Correction
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Tensors
 from fedskew.parts.report import Finished, Report, Reported
@@ -244,6 +245,15 @@ class BadReport(Report):
         return refuse()  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True)
+class BadBegin(Begin):
+    trains: bool
+    personal = True
+
+    def begin(self, start: Start) -> Begun:
+        return refuse() if start.trains == self.trains else super().begin(start)
+
+
 class BadScores(Erm):
     scores: Callable[..., Tensors] = refuse
 
@@ -261,6 +271,8 @@ class BadAggregator(Mean):
             "client 'c0', stage 'main', round 1, phase 2, batch 1 of 2",
         ),
         (Recipe(reports=(BadReport(),)), "client 'c0', stage 'main', round 1, report BadReport"),
+        (Recipe(begins=BadBegin(True)), "client 'c0', stage 'main', round 1, beginning"),
+        (Recipe(begins=BadBegin(False)), "client 'c0', stage 'main', round 1, scoring, beginning"),
         (Recipe(aggregates=BadAggregator()), "stage 'main', round 2, aggregating"),
         (
             Recipe(objective=BadScores()),
@@ -280,6 +292,17 @@ def adapting(round_number: int) -> Any:
     holdings = replace(holdings, plan=replace(holdings.plan, adapts=(broken,)))
     task = ScoreTask("c1", round_number, holdings.plan.initial, "global", ("test",), 0)
     return look(holdings, [task], {})
+
+
+def test_who_cannot_begin_is_dropped_for_the_round_where_clients_may_fail() -> None:
+    class Picky(Begin):
+        def begin(self, start: Start) -> Begun:
+            return refuse() if start.samples == 7 else super().begin(start)
+
+    with clients_may_fail():
+        (record,) = run(make_holdings(Recipe(begins=Picky())), 1).journal.records
+    assert record.failures == {"c0": "LookupError: never (beginning)"}
+    assert record.participants == 3
 
 
 def test_an_adaptation_that_raises_says_where_it_did() -> None:

@@ -10,9 +10,11 @@ from importlib.metadata import version
 import fedskew
 
 PUBLIC = {
-    "Client", "Comparison", "Config", "ConfigError", "DataError", "Federation", "FedskewError",
-    "Run", "RunError", "adapt", "compare", "generate", "load_config", "load_run", "make_config",
-    "make_federation", "predict", "run",
+    "Adapt", "Aggregator", "Begin", "Begun", "Card", "Client", "Comparison", "Config",
+    "ConfigError", "Correction", "DataError", "Erm", "Federation", "FedskewError", "Finding",
+    "Objective", "Phase", "Recipe", "Report", "Reported", "Run", "RunError", "Step",
+    "Weighting", "adapt", "but", "compare", "generate", "load_config", "load_run",
+    "make_config", "make_federation", "method", "only", "predict", "run",
 }  # fmt: skip
 
 

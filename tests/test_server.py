@@ -391,13 +391,13 @@ def test_a_client_that_starts_apart_draws_a_model_of_its_own_once() -> None:
     holdings, initial = make_holdings(apart), make_holdings(apart).plan.initial
 
     def begun(client: str, private: Groups) -> Tensors:
-        return holdings.begins_with(client, initial, private, {}, trains=True)
+        return holdings.begins_with(client, initial, private, {}, trains=True).model
 
     ann, again, bob = (begun(client, {}) for client in ("c0", "c0", "c1"))
     assert_same_bits(ann, again)
     assert all(not torch.equal(ann[name], bob[name]) for name in ann)
     assert all(not torch.equal(ann[name], initial[name]) for name in ann)
-    seeded = make_holdings(apart, seed=1).begins_with("c0", {}, {}, {}, trains=True)
+    seeded = make_holdings(apart, seed=1).begins_with("c0", {}, {}, {}, trains=True).model
     assert not torch.equal(seeded["head.weight"], ann["head.weight"])
     kept = run(holdings, 1).backend.private_of("c0")
     assert_same_bits(begun("c0", kept), kept["model"])
@@ -406,7 +406,7 @@ def test_a_client_that_starts_apart_draws_a_model_of_its_own_once() -> None:
 def test_a_newcomer_is_scored_with_the_servers_model_where_clients_go_on_apart() -> None:
     holdings = make_holdings(Recipe(begins=Own(EVERYTHING, apart=True)))
     sent = {name: t + 1 for name, t in holdings.plan.initial.items()}
-    assert_same_bits(holdings.begins_with("c4", sent, {}, {}), sent)
+    assert_same_bits(holdings.begins_with("c4", sent, {}, {}).model, sent)
 
 
 @dataclass(frozen=True)

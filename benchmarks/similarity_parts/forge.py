@@ -15,6 +15,7 @@ from benchmarks.similarity_parts.plan import Numbers, Plan, listed, plus_minus
 from fedskew import Federation, Run, make_config, make_federation, run
 from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import Aggregator, ServerState, Update
+from fedskew.parts.begin import Opening
 from fedskew.parts.mix import BySimilarity, nobody_at_self, shared_out
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
@@ -58,10 +59,10 @@ class UnderAttack(Aggregator):
     attack: Attack
     size: float
     attacker: str
-    per_client: bool
+    several: bool
 
-    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
-        return {**self.inner.start(parameters, clients), FIRST: parameters}
+    def start(self, opening: Opening) -> Groups:
+        return {**self.inner.start(opening), FIRST: opening.parameters}
 
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
         first = state.memory[FIRST]
@@ -102,7 +103,7 @@ def attacked(
     inner = recipe.aggregates
     if believes and isinstance(inner, BySimilarity):
         inner = replace(inner, longest=math.inf)
-    return replace(recipe, aggregates=UnderAttack(inner, attack, size, attacker, inner.per_client))
+    return replace(recipe, aggregates=UnderAttack(inner, attack, size, attacker, inner.several))
 
 
 CALM: dict[str, dict[str, Any]] = {

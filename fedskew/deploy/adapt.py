@@ -29,7 +29,7 @@ from fedskew.deploy.model import (
     run_model,
     validation_threshold,
 )
-from fedskew.deploy.newcomer import newcomers
+from fedskew.deploy.newcomer import begun, newcomers
 from fedskew.deploy.preparation import SamplePreparation, preparation_of
 from fedskew.deploy.samples import Samples, prepared, read_samples
 from fedskew.errors import ConfigError, DataError, RunError
@@ -152,15 +152,19 @@ def _holdings(
 
 
 def _start(run: Run, holdings: Holdings, client: str | None) -> nn.Module:
-    """The model to begin with: a client's own, the global one, or what newcomers are sent.
+    """The model to begin with: a client's own, or what newcomers make of what they are sent.
 
     Where clients keep parts to themselves, a newcomer has these as they were before training.
     """
-    if client is not None or has_global(run):
+    if client is not None:
         return run_model(run, client)
-    module = empty_model(about_run(run))
-    sent = RunFolder(run.path).selected(MAIN).state.sent_to(NEWCOMER)
-    module.load_state_dict({**holdings.plan.initial, **sent})
+    if has_global(run):
+        module = run_model(run)
+        sent = dict(module.state_dict())
+    else:
+        module = empty_model(about_run(run))
+        sent = RunFolder(run.path).selected(MAIN).state.sent_to(NEWCOMER)
+    module.load_state_dict(begun(run, holdings, NEWCOMER, sent))
     return module.eval()
 
 
@@ -168,7 +172,7 @@ def _adapted(holdings: Holdings, start: Deployed, own: bool) -> nn.Module:
     """The model after its adaptation; a run scores clients it has never seen in just this way."""
     tensors = dict(start.module.state_dict())
     # Whoever begins with a client's own model has that client's BatchNorm statistics too.
-    private: Groups = {PERSONAL: tensors, SHARED: {}} if own else {}
+    private: Groups = {PERSONAL: tensors, **({SHARED: {}} if own else {})}
     task = ScoreTask(NEWCOMER, int(start.about["round"]), tensors, "personal", (), adapt=0)
     (looked,) = look(holdings, [task], {NEWCOMER: private})
     if looked.error:

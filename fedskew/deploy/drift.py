@@ -21,7 +21,7 @@ from fedskew.data.skew import rotate
 from fedskew.deploy.adapt import EPOCHS
 from fedskew.deploy.confidence import ACCURACY, check_share
 from fedskew.deploy.model import finished_run
-from fedskew.deploy.newcomer import newcomers
+from fedskew.deploy.newcomer import begun, newcomers
 from fedskew.deploy.preparation import run_federation
 from fedskew.deploy.watch import Counted, Trust, is_more, owned_by, sent_to, trust_in
 from fedskew.engine.streams import stream, torch_seed
@@ -86,7 +86,7 @@ def drift(
             config, federation, who, rows, float(angle), torch_seed(seed, "drift", step)
         )
         if step == 0:
-            start = start if own else _at_home(holdings, who.name, start)
+            start = start if own else _at_home(finished, holdings, who.name, start)
             walkers = {name: _Walker(name, start, start, before.threshold) for name in STRATEGIES}
         for name, walker in walkers.items():
             walkers[name], moment = _walked(holdings, walker, how, after, step, float(angle))
@@ -172,9 +172,11 @@ def _turned(
     return newcomers(config.model_copy(update={"seed": seed}), alone)
 
 
-def _at_home(holdings: Holdings, client: str, model: Tensors) -> Tensors:
+def _at_home(run: Run, holdings: Holdings, client: str, sent: Tensors) -> Tensors:
     """The run's model as a newcomer first has it, with BatchNorm statistics of its own."""
-    (found,) = look(holdings, [ScoreTask(client, 0, model, "personal", ())], {})
+    model = begun(run, holdings, client, sent)
+    task = ScoreTask(client, 0, model, "personal", ())
+    (found,) = look(holdings, [task], {client: {PERSONAL: model}})
     return found.model
 
 

@@ -6,8 +6,13 @@ from dataclasses import replace
 
 from fedskew.config import Config
 from fedskew.data.federation import Federation
+from fedskew.experiment import Run
 from fedskew.federate.holdings import Holdings, roster_of
 from fedskew.federate.planning import make_plan
+from fedskew.federate.rows import broadcast_of
+from fedskew.folder import RunFolder
+from fedskew.parts.objective import Tensors
+from fedskew.parts.report import Groups
 from fedskew.recipe import Stage, find
 from fedskew.score import MAIN
 
@@ -20,3 +25,12 @@ def newcomers(config: Config, federation: Federation) -> Holdings:
     recipe = find(config.method.name).recipe(**config.method.knobs)
     stage = Stage(MAIN, replace(recipe, reports=(), invents=None))
     return Holdings(make_plan(config, roster_of(federation), stage), federation)
+
+
+def begun(run: Run, holdings: Holdings, client: str, sent: Tensors) -> Tensors:
+    """What a newcomer begins with, given what it is sent; its method may let it choose."""
+    plan = holdings.plan
+    broadcast: Groups = {}
+    if plan.recipe.begins.personal and plan.recipe.aggregates.broadcasts:
+        broadcast = broadcast_of(plan, RunFolder(run.path).selected(MAIN).state)
+    return holdings.begins_with(client, sent, {}, broadcast).model

@@ -10,6 +10,7 @@ import torch
 from fedskew.deploy.adapt import NEWCOMER
 from fedskew.deploy.confidence import choose_threshold
 from fedskew.deploy.model import has_global, run_model
+from fedskew.deploy.newcomer import begun
 from fedskew.errors import DataError, RunError
 from fedskew.experiment import Run
 from fedskew.federate.holdings import Holdings
@@ -75,14 +76,17 @@ def trust_in(
     places = np.linspace(0, len(holders) - 1, min(REFERENCES, len(holders))).round().astype(int)
     names = [holders[i].name for i in places]
     common = None if own else sent_to(run, holdings, NEWCOMER)
-    models = {name: common or owned_by(run, name) for name in names}
+    models = {
+        name: owned_by(run, name) if common is None else begun(run, holdings, name, common)
+        for name in names
+    }
     # As the run itself scores adapted models, bit for bit.
     number = int(run.result["selected_round"])
     tasks = [
         ScoreTask(name, number, models[name], "personal", ("validation",), adapt) for name in names
     ]
     private: dict[str, Groups] = {
-        name: {PERSONAL: models[name], SHARED: {}} if own else {} for name in names
+        name: {PERSONAL: models[name], **({SHARED: {}} if own else {})} for name in names
     }
     looked = look(holdings, tasks, private)
     if not looked:

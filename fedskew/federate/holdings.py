@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -18,10 +19,11 @@ from fedskew.engine.dropout import StreamDropout, dropout_key
 from fedskew.engine.evaluate import Question, Scoring, evaluate, trains_batch_statistics
 from fedskew.engine.graph import Graphs, Step
 from fedskew.engine.streams import torch_seed
+from fedskew.errors import located
 from fedskew.federate.plan import Plan
 from fedskew.federate.roster import POOLED, Member, Roster
-from fedskew.parts.begin import Start
-from fedskew.parts.objective import Batch, Bound, Objective, Tensors
+from fedskew.parts.begin import Begun, Start
+from fedskew.parts.objective import Batch, Bound, Objective, Tensors, own, owned
 from fedskew.parts.report import Groups
 from fedskew.recipe import Phase
 from fedskew.types import Indices
@@ -151,7 +153,10 @@ class Holdings:
         # How long a phase lasts and how fast it goes changes nothing about its steps.
         step = replace(phase, epochs=None, lr=None)
         buffers = tuple(sorted(plan.initial.keys() & dict(module.named_buffers())))
-        memory = objective.memory(environments)
+        parameters = {name: plan.initial[name] for name in sorted(trained)}
+        memory = objective.memory(environments, parameters)
+        if objective.personal:
+            memory = {**memory, **own(parameters)}
         optimiser = settings.optimiser
         return Training(
             _gradient(module, objective, phase, environments, (*buffers, *memory)),
@@ -189,18 +194,20 @@ class Holdings:
 
     def begins_with(
         self, client: str, sent: Tensors, private: Groups, broadcast: Groups, trains: bool = False
-    ) -> Tensors:
-        """The model a client trains from, or is scored with."""
-        plan = self.plan
+    ) -> Begun:
+        """What a client trains from, or is scored with."""
+        plan, rows = self.plan, self.clients[client].train
 
         def loss(model: Tensors) -> float:
-            key = (plan.seed, plan.stage, "begin", client)
-            asked = Question(model, self.clients[client].train, key)
-            return evaluate([asked], self.scoring())[0]["loss"]
+            asked = Question(model, rows, (plan.seed, plan.stage, "begin", client))
+            return evaluate([asked], self.scoring())[0].get("loss", math.nan)
 
         seed = torch_seed(plan.seed, plan.stage, "model", client)
-        start = Start(plan.module, plan.initial, sent, private, broadcast, seed, loss, trains)
-        return plan.recipe.begins.model(start)
+        start = Start(
+            plan.module, plan.initial, sent, private, broadcast, seed, loss, len(rows), trains
+        )
+        with located("beginning"):
+            return plan.recipe.begins.begin(start)
 
 
 @lru_cache(maxsize=16)
@@ -229,6 +236,11 @@ def _gradient(
         return [*(gradients[name] for name in trained), loss, *(moved[name] for name in held)]
 
     return gradient
+
+
+def remembered(training: Training, model: Tensors, kept: Tensors) -> Tensors:
+    """What a client that trains from a model remembers: a model of its own starts there too."""
+    return {**kept, **own({name: model[name] for name in owned(training.memory)})}
 
 
 def context_of(

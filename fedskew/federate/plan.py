@@ -80,6 +80,11 @@ class Plan:
         return any(phase.model == "personal" for phase in self.recipe.trains)
 
     @cached_property
+    def has_personal_steps(self) -> bool:
+        """Whether an objective makes clients' own models beside the shared one."""
+        return any(o.personal for o in self.recipe.shared_objectives)
+
+    @cached_property
     def has_global_model(self) -> bool:
         """Whether the shared entries alone are a model: what is private was never trained."""
         trained = set().union(*(p.trains.names(self.module) for p in self.recipe.trains))
@@ -89,7 +94,8 @@ class Plan:
     def has_personal_models(self) -> bool:
         """Whether clients end with models of their own."""
         recipe = self.recipe
-        own = self.has_personal_phase or recipe.aggregates.per_client or recipe.begins.personal
+        trained = self.has_personal_phase or self.has_personal_steps
+        own = trained or recipe.aggregates.several or recipe.begins.personal
         return own or not self.has_global_model
 
     @property

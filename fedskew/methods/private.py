@@ -12,6 +12,7 @@ from fedskew.methods.baselines import not_negative
 from fedskew.methods.discrepancy import based_on
 from fedskew.parts.aggregate import Uniform
 from fedskew.parts.private import Private
+from fedskew.parts.report import PERSONAL
 from fedskew.parts.select import EVERYTHING
 from fedskew.privacy import accounting
 from fedskew.recipe import Card, Recipe, Reduction, method
@@ -34,10 +35,13 @@ def in_the_way(recipe: Recipe) -> str | None:
 
 def remembers(recipe: Recipe) -> bool:
     """Whether what a client sends may depend on rounds it took part in before."""
-    trained = [phase.trains for phase in recipe.trains if phase.model == "shared"]
-    private = recipe.shares != EVERYTHING and any(part != recipe.shares for part in trained)
-    objective = recipe.objective
-    return private or objective.counts_steps or bool(objective.memory(environments=1))
+    phases = [phase for phase in recipe.trains if phase.model == "shared"]
+    private = recipe.shares != EVERYTHING and any(p.trains != recipe.shares for p in phases)
+    objectives = (recipe.objective, *recipe.shared_objectives)
+    reads = [part.reads for part in objectives]
+    reads += [part.reads for phase in phases for part in phase.corrects]
+    reads_own = any(PERSONAL in names for names in reads)
+    return private or reads_own or any(o.counts_steps or o.remembers for o in objectives)
 
 
 @method(

@@ -28,8 +28,8 @@ def in_the_way(recipe: Recipe, weights: Weights) -> str | None:
     aggregates = recipe.aggregates
     if recipe.shares == NOTHING:
         return "shares nothing, so there is no target to step towards"
-    if aggregates.per_client:
-        return "makes a model for each client, so there is no one target to step towards"
+    if aggregates.several:
+        return "makes several models, so there is no one target to step towards"
     if not recipe.steps.whole:
         return "has a server step of its own, which eta would replace"
     if aggregates.weighting is None and weights != "uniform":

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskew.parts.begin import Opening
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 
@@ -115,8 +116,8 @@ class Aggregator:
 
     broadcasts: tuple[str, ...] = ()
     """Groups of the memory that travel to the clients with the model."""
-    per_client: bool = False
-    """Whether it makes one model per client."""
+    several: bool = False
+    """Whether it makes more than one model, as one per client: no one target to step towards."""
     weighting: Weighting | None = None
     """How it weighs clients, where it does: a field of that name can be given another value."""
 
@@ -135,8 +136,8 @@ class Aggregator:
         """The same that also records how far clients are from the mean; none if it cannot."""
         return None
 
-    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
-        """The memory before the first round, from the shared parameters (without buffers)."""
+    def start(self, opening: Opening) -> Groups:
+        """The memory before the first round."""
         return {}
 
     def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
@@ -249,8 +250,8 @@ class MeanWithVariates(Mean):
     weighting: Weighting = field(default_factory=Uniform)
     broadcasts = ("control",)
 
-    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
-        return {"control": {name: torch.zeros_like(t) for name, t in parameters.items()}}
+    def start(self, opening: Opening) -> Groups:
+        return {"control": {name: torch.zeros_like(t) for name, t in opening.parameters.items()}}
 
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
         control = {name: t.clone() for name, t in state.memory["control"].items()}

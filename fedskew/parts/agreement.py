@@ -226,7 +226,7 @@ class GroupDro(EnvironmentErm):
         if not 0 <= self.eta < math.inf:
             raise ConfigError(f"eta must not be negative, not {self.eta}.")
 
-    def memory(self, environments: int) -> Tensors:
+    def memory(self, environments: int, parameters: Tensors) -> Tensors:
         return {SHARES: torch.zeros(environments)}
 
     def gradient(

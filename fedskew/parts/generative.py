@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import Mean, ServerState, Update, Weighting
+from fedskew.parts.begin import Opening
 from fedskew.parts.discrepancy import DISCREPANCY
 from fedskew.parts.objective import Batch, Bound, Context, Objective, Tensors
 from fedskew.parts.report import Finished, Groups, Report, Reported
@@ -262,7 +263,7 @@ class RememberingMean(Mean):
 
     broadcasts = (CLOCK,)
 
-    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
+    def start(self, opening: Opening) -> Groups:
         return {CLOCK: {"rounds": torch.tensor(0)}}
 
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:

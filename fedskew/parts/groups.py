@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import ServerState, Update
+from fedskew.parts.begin import Opening
 from fedskew.parts.mix import (
     Mix,
     Shown,
@@ -22,7 +23,6 @@ from fedskew.parts.mix import (
     nobody_at_self,
     with_fingerprints,
 )
-from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.parts.similarity import FINGERPRINT, similarities
 
@@ -37,10 +37,10 @@ class InGroups(Mix):
     groups: tuple[tuple[str | int, ...], ...] | None = None
     longest: float = 1.0
 
-    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
+    def start(self, opening: Opening) -> Groups:
         if self.groups is None:
             return {}
-        ordered, labels = sorted(clients), {}
+        ordered, labels = sorted(opening.clients), {}
         for number, members in enumerate(self.groups):
             for member in members:
                 name = _member(member, ordered)

@@ -53,7 +53,7 @@ class Mix(Aggregator):
 
     weighting: Weighting = field(default_factory=Uniform)
     """Of the plain mean."""
-    per_client = True
+    several = True
 
     def remember(self, state: ServerState, updates: Sequence[Update]) -> Groups:
         """The memory with what these updates report."""

@@ -99,7 +99,7 @@ class Objective:
     """The parts of a model this objective calls; a model without them is refused."""
 
     reads: tuple[str, ...] = ()
-    """Names of the client context this part needs (see ``fedskew.site.context_of``)."""
+    """Names of the client context this part needs (see ``context_of`` in federate/holdings.py)."""
 
     by_environment: bool = False
     """Whether each step draws a batch from every environment of the client."""
@@ -109,6 +109,14 @@ class Objective:
 
     counts_steps: bool = False
     """Whether batches must say how many steps the client has made (annealed penalties)."""
+
+    personal: bool = False
+    """Whether its steps also make a model of the client's own, which stays there and is scored.
+
+    ``gradient`` then returns that model's trained parameters too, named by ``own``, and finds those
+    of the step before under the same names in its context. In every round they start where the
+    client begins.
+    """
 
     @property
     def replaceable(self) -> bool:
@@ -128,11 +136,16 @@ class Objective:
         """What a user should know about this objective on these clients, in sentences."""
         return ()
 
-    def memory(self, environments: int) -> Tensors:
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a memory, so that a client's steps may depend on rounds before."""
+        return type(self).memory is not Objective.memory
+
+    def memory(self, environments: int, parameters: Tensors) -> Tensors:
         """What a client remembers from step to step and from round to round, at the start.
 
-        The objective reads it from its context by name; ``gradient`` returns the new values beside
-        the buffers.
+        ``parameters`` are those it trains, as they are before the first round. The objective reads
+        its memory from its context by name; ``gradient`` returns the new values beside the buffers.
         """
         return {}
 
@@ -172,6 +185,19 @@ class Objective:
     primary: str = "accuracy"
     """The metric that tables rank by."""
     higher_is_better: bool = True
+
+
+OWN = "own "
+
+
+def own(parameters: Tensors) -> Tensors:
+    """The trained parameters of a client's own model, under the names an objective returns them."""
+    return {OWN + name: t for name, t in parameters.items()}
+
+
+def owned(held: Context) -> Tensors:
+    """The trained parameters of a client's own model among what it holds, by their usual names."""
+    return {name.removeprefix(OWN): t for name, t in held.items() if name.startswith(OWN)}
 
 
 def _check_environments(module: nn.Module, roster: Roster, batch_size: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedskew.parts.aggregate import Aggregator, ServerState, Update
+from fedskew.parts.begin import Opening
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.privacy import epsilon
@@ -36,8 +37,8 @@ class Private(Aggregator):
     delta: float = 1e-5
     remembers: bool = False
 
-    def start(self, parameters: Tensors, clients: Sequence[str]) -> Groups:
-        return self.inner.start(parameters, clients)
+    def start(self, opening: Opening) -> Groups:
+        return self.inner.start(opening)
 
     def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
         return self.inner.wanted(clients, state)

@@ -51,6 +51,8 @@ class Finished:
     rng: np.random.Generator
     agreed: np.random.Generator
     """Gives every client of the stage the same draws, in every round."""
+    found: Groups = field(default_factory=dict)
+    """What the client found out when it began (``Begun.found``)."""
     log_ratio: Tensor | None = None
     """Of each training sample, how much likelier it is anywhere than here, if that is known."""
 

@@ -33,10 +33,12 @@ EVERYTHING = Select()
 
 
 def only(*modules: str) -> Select:
+    """The entries under these modules."""
     return Select(only=modules)
 
 
 def but(*modules: str) -> Select:
+    """All entries but those under these modules."""
     return Select(but=modules)
 
 

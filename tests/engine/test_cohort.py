@@ -223,7 +223,7 @@ def test_a_client_of_one_environment_has_ordinary_batches(chunk: int) -> None:
 class Counting(Erm):
     """Weighs a step's loss by how many the client remembers, this one included."""
 
-    def memory(self, environments: int) -> Tensors:
+    def memory(self, environments: int, parameters: Tensors) -> Tensors:
         return {"count": torch.zeros(())}
 
     def gradient(

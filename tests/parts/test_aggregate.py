@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from helpers import opening
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -164,7 +165,7 @@ def test_normalised_mean_averages_buffers_and_normalises_only_parameters() -> No
 def test_variates_move_by_the_share_of_clients_that_took_part() -> None:
     """Two of ten clients change theirs by 1 and 4: c moves by 5/10, from the start at 0."""
     aggregator = MeanWithVariates()
-    memory = aggregator.start({"w": torch.ones(1)}, [f"c{i}" for i in range(10)])
+    memory = aggregator.start(opening({"w": torch.ones(1)}))
     assert memory["control"]["w"].tolist() == [0.0]
     state = ServerState({"w": torch.zeros(1)}, memory=memory)
     updates = [

@@ -60,7 +60,7 @@ def client_of(batch: Batch, adaptive: bool = False) -> dict[str, Tensor]:
     return {
         "lr": torch.tensor(LR, dtype=torch.float64),
         "adaptive": torch.tensor(float(adaptive)),
-        SHARES: GroupDro().memory(batch.environments)[SHARES].double(),
+        SHARES: GroupDro().memory(batch.environments, {})[SHARES].double(),
     }
 
 
@@ -301,7 +301,7 @@ def test_an_environment_alone_follows_itself() -> None:
 def test_shares_grow_with_the_risk_and_are_remembered() -> None:
     """Three steps of q_e <- q_e·exp(η·L_e)/Σ in numpy; the absent environment has no share."""
     objective, eta = GroupDro(0.8), 0.8
-    memory = objective.memory(4)
+    memory = objective.memory(4, {})
     assert {name: t.tolist() for name, t in memory.items()} == {SHARES: [0.0] * 4}
     shares = np.ones(3) / 3
     for seed in range(3):

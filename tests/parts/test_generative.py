@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import copied, just_trained, toy_federation, toy_vae, unknown_tensors
+from helpers import copied, just_trained, opening, toy_federation, toy_vae, unknown_tensors
 from scipy.stats import norm, wasserstein_distance
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
@@ -324,7 +324,7 @@ def test_a_server_remembers_discrepancies_and_counts_its_rounds() -> None:
     8/9; in the last round ann is measured anew and bob's 0.35 is remembered: 1/4 and 2/5."""
     server = RememberingMean(ByDiscrepancy(1.0, 0.0, False))
     assert server.broadcasts == ("clock",)
-    first = ServerState({"w": torch.zeros(1)}, memory=server.start({}, ["ann", "bob"]))
+    first = ServerState({"w": torch.zeros(1)}, memory=server.start(opening({}, "ann", "bob")))
     seen = []
     state = first
     for d_ann, d_bob in ((None, None), (0.2, 0.35), (None, None), (0.0, None)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import opening
 from test_mix import THREE, first, near, start, update
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from fedskew.parts.groups import InGroups, found_groups
 
 def in_groups(*groups: tuple[Any, ...], **knobs: Any) -> tuple[InGroups, ServerState]:
     part = InGroups(groups=groups, **knobs)
-    memory = part.start({}, ["a", "b", "c"])
+    memory = part.start(opening({}, "a", "b", "c"))
     return part, replace(start(), memory=memory)
 
 

@@ -1,16 +1,24 @@
-"""What a classifier says of each sample, and the scores made of it, against scikit-learn."""
+"""What a classifier says of samples, scores against scikit-learn, and what clients remember."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from helpers import make_holdings, run, toy_federation
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 from sklearn.metrics import accuracy_score, f1_score, log_loss
+from torch import Tensor, nn
 
-from fedskew.parts.objective import ANSWERS, Erm, classified, macro_f1
+from fedskew.engine.optim import Optimiser
+from fedskew.federate.plan import Settings
+from fedskew.parts.objective import ANSWERS, Batch, Context, Erm, Tensors, classified, macro_f1
+from fedskew.parts.select import only
+from fedskew.recipe import Phase, Recipe
 
 LOGITS = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(40) % 5
@@ -63,3 +71,39 @@ def test_a_class_nobody_has_or_predicts_does_not_count() -> None:
 def test_a_class_that_is_predicted_but_absent_counts_as_missed() -> None:
     """Class 0: 2·1/(2 + 1); class 3: nothing right."""
     assert macro_f1(torch.tensor([0, 0]), torch.tensor([0, 3])) == pytest.approx((2 / 3) / 2)
+
+
+@dataclass(frozen=True)
+class Smoothed(Erm):
+    """Follows the running mean of its gradients, which the client remembers."""
+
+    def memory(self, environments: int, parameters: Tensors) -> Tensors:
+        return {f"mean {name}": torch.zeros_like(t) for name, t in parameters.items()}
+
+    def gradient(
+        self, module: nn.Module, trained: Tensors, fixed: Tensors, batch: Batch, client: Context
+    ) -> tuple[Tensors, Tensor, Tensors]:
+        now, loss, moved = super().gradient(module, trained, fixed, batch, client)
+        means = {n: 0.5 * client[f"mean {n}"] + 0.5 * g for n, g in now.items()}
+        return means, loss, {**moved, **{f"mean {n}": t for n, t in means.items()}}
+
+
+def test_a_memory_may_be_as_large_as_what_is_trained_and_survives_the_round() -> None:
+    """One client, one step a round: the second starts from half of the first one's gradient."""
+    federation = toy_federation((16,))
+    settings = Settings(Optimiser("sgd", 0.1), epochs=1, batch_size=16)
+    recipe = Recipe(objective=Smoothed(), trains=(Phase(only("head")),))
+    first, second = (
+        run(make_holdings(recipe, federation, settings=settings), rounds) for rounds in (1, 2)
+    )
+    plain = run(make_holdings(Recipe(trains=recipe.trains), federation, settings=settings), 1)
+    start = plain.holdings.plan.initial
+    means = [r.backend.private_of("c0")["memory-0"] for r in (first, second)]
+    assert means[0].keys() == {"mean head.weight", "mean head.bias"}
+    for name in ("head.weight", "head.bias"):
+        gradient = (start[name] - plain.shared[name]) / 0.1
+        torch.testing.assert_close(means[0][f"mean {name}"], 0.5 * gradient, atol=1e-5, rtol=1e-4)
+        moved = (first.shared[name] - second.shared[name]) / 0.1
+        torch.testing.assert_close(means[1][f"mean {name}"], moved, atol=1e-5, rtol=1e-4)
+    assert Smoothed().remembers
+    assert not Erm().remembers
