@@ -19,6 +19,7 @@ from benchmarks.ratio_parts.tell import Facts, page
 from fedskew import run
 from fedskew.errors import FedskewError
 from fedskew.folder import RunFolder
+from fedskew.runner import Shelf
 from fedskew.store import make_folder, write_atomically, write_json
 from fedskew.suites.machine import provenance
 from fedskew.suites.measure import MADE_WITH
@@ -36,13 +37,14 @@ def run_all(setting: Setting, seed: int, out: Path, code: str) -> int:
     They stand in one folder: the first trains the MADEs, the others take them over.
     """
     ran = 0
+    shelf = Shelf(None)
     for estimator in ESTIMATORS:
         config = setting.config(estimator, seed)
         folder = out / setting.folder
-        if RunFolder.of(config, folder).is_finished:
+        if RunFolder.of(shelf.identity(config), folder).is_finished:
             continue
         begin = perf_counter()
-        done = run(config, out=folder, draw=False)
+        done = run(config, out=folder, federation=shelf.federation(config), draw=False)
         # A run finished by one version of the code is kept by the next: the page must tell.
         write_json(done.path / MADE_WITH, {"code": code})
         seconds = perf_counter() - begin

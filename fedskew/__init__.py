@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ __all__ = [
     "predict",
     "run",
 ]
+
+__version__ = version("fedskew")
 
 _HOME = {
     "Adapt": "fedskew.recipe",

@@ -106,20 +106,18 @@ def run(
 ) -> None:
     """Run one experiment; repeat the command to go on after an interruption.
 
-    The run's folder is named by its settings, so a finished run is not run again.
+    The run's folder is named by its settings, data and code, so a finished run is not run again.
     """
     from fedskew.config import load_config
-    from fedskew.experiment import resolve
-    from fedskew.experiment import run as run_experiment
-    from fedskew.folder import RunFolder
     from fedskew.report.terminal import run_summary
+    from fedskew.runner import Runner
+    from fedskew.runs.identity import resolve
 
     settings = resolve(load_config(config_file(config), overrides or ()))
-    finished = RunFolder.of(settings, out).is_finished
     with _watching(settings) as watch:
-        watch.begin(settings)
-        done = run_experiment(settings, out=out, data_dir=data_dir, watch=watch)
-        watch.end(done, finished)
+        runner = Runner(out, data_dir, watch, watch.tell)
+        runner.total = 1
+        done = runner.run(settings)
     typer.echo(run_summary(done))
 
 
@@ -206,6 +204,7 @@ def compare(
             data_dir=data_dir,
             references=not no_references,
             watch=watch,
+            tell=watch.tell,
         )
     typer.echo(f"\n{comparison}\n\nTables, figures and runs are in {out}.")
 

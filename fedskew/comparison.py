@@ -9,7 +9,7 @@ from typing import Any
 
 from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, resolve
+from fedskew.experiment import Run, Tell
 from fedskew.matrix import Given, Pair, label, own_label, pairs, parse_method
 from fedskew.recipe import find
 from fedskew.recipe import methods as registered
@@ -18,6 +18,7 @@ from fedskew.report.figures import draw_comparison
 from fedskew.report.leaderboard import Standing, has_effective, to_csv, to_markdown, to_text
 from fedskew.report.standings import common_metric, standings
 from fedskew.runner import Observer, Runner
+from fedskew.runs.identity import resolve
 from fedskew.selection import Count, Members, curves_of, folds, left_out_of
 from fedskew.store import make_folder, write_atomically
 
@@ -81,13 +82,15 @@ def compare(
     data_dir: str | Path | None = None,
     references: bool = True,
     watch: Observer | None = None,
+    tell: Tell | None = None,
 ) -> Comparison:
     """Run methods on the same federations and rank them.
 
     A method is a name, ``"fedprox:mu=0.1"``, or ``{"name": "fedprox", "mu": 0.1}``; it takes the
     place of the config's own. ``seeds`` runs each with the config's seed and those that follow;
     the split follows the seed unless the config fixes it. ``local`` and ``central`` come along
-    unless ``references`` is false. Finished runs in ``out`` are not run again.
+    unless ``references`` is false. Finished runs in ``out`` are not run again,
+    unless your code or data changed, which ``tell`` is told (see :func:`fedskew.run`).
 
     Every one of ``objectives`` is run with every one of ``aggregators``, and the result has a
     matrix of scores out of domain, a table for each rule of model selection. One rule needs runs
@@ -114,7 +117,7 @@ def compare(
         for seed in range(base.seed, base.seed + seeds)
     }
     directory = None if data_dir is None else Path(data_dir)
-    runner = Runner(Path(out) / "runs", directory, watch)
+    runner = Runner(Path(out) / "runs", directory, watch, tell)
     first = configs[base.seed]
     some = [first[name] for name in crossed][:1]
     each = sum(len(folds(config, runner.members(config), leave_out)) for config in some)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -152,12 +151,13 @@ class EvaluateSection(Section):
         0, description="samples drawn from a generative model at the end, to judge it by"
     )
     matrix_rounds: list[Positive] | None = Field(
-        None, description="rounds whose similarity matrices are kept; none: four over the run"
+        None,
+        description="rounds whose similarity matrices are kept; none: 1, 4, 16, ... and the last",
     )
 
 
 class Config(Section):
-    """Everything that decides a run's numbers; two equal configs are the same run."""
+    """The settings of a run: with code and data, what decides its numbers."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     federation: FederationSection = FederationSection()
@@ -187,20 +187,8 @@ class Config(Section):
         return self.seed if self.federation.seed is None else self.federation.seed
 
     def resolved(self) -> dict[str, Any]:
-        """All settings, defaults written out, as plain values.
-
-        But for one that is younger than runs named without it: it is written down only if given.
-        """
-        values = self.model_dump(mode="json")
-        if values["federation"]["environments"] == {"name": "auto"}:
-            del values["federation"]["environments"]
-        return values
-
-    @property
-    def digest(self) -> str:
-        """Names the run: twelve hex digits of the hash of the resolved settings."""
-        text = json.dumps(self.resolved(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        """All settings as plain values, the defaults of every section written out."""
+        return self.model_dump(mode="json")
 
 
 def make_config(values: Mapping[str, Any]) -> Config:

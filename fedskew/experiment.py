@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fedskew.config import Config, FederationSection, Named, make_config
+from fedskew.config import Config, make_config
 from fedskew.data.build import build
 from fedskew.data.datasets import REGISTRY, load
 from fedskew.data.environments import whole_where_small, with_environments
 from fedskew.data.federation import Federation
-from fedskew.data.own import load_function, load_own
-from fedskew.data.partition import PARTITIONS
-from fedskew.data.presets import PRESETS, expanded
+from fedskew.data.own import OPTIONS, load_function, load_own
+from fedskew.data.presets import PRESETS
 from fedskew.errors import ConfigError, RunError, unknown
+from fedskew.federate.backends import Backend
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.planning import checked_model, made_up, make_plan, make_rounds
 from fedskew.finish import finish
@@ -26,12 +26,17 @@ from fedskew.folder import RunFolder
 from fedskew.models import seeded
 from fedskew.recipe import Stage, find
 from fedskew.report.figures import draw_run, is_drawn
+from fedskew.runs.earlier import why_anew, why_going_on
+from fedskew.runs.identity import Identity, identify, resolve, spelled_out
 from fedskew.runs.results import CONFIG, RESULT, Results
 from fedskew.score import MAIN, Row
 from fedskew.server import Handed, Progress, RoundRecord, federate, hand_over
+from fedskew.sources import edited
 from fedskew.store import load_tensors
 
 Watch = Callable[[Progress, RoundRecord, Sequence[Row]], None]
+Tell = Callable[[str], None]
+"""Takes a sentence for whoever started a run."""
 
 
 @dataclass(frozen=True)
@@ -110,43 +115,6 @@ def load_run(path: str | Path) -> Run:
     return Run(Path(path))
 
 
-def spelled_out(section: FederationSection) -> FederationSection:
-    """The section with the base dataset and the skew that a preset stands for."""
-    if section.dataset not in PRESETS:
-        return section
-    found = expanded(section.dataset, section.options, section.normalise)
-    return section.model_copy(
-        update={
-            "dataset": found.dataset,
-            "options": {},
-            "normalise": found.normalise,
-            "skew": [Named(**found.skew), *section.skew],
-        }
-    )
-
-
-def resolve(config: Config) -> Config:
-    """The same config with the defaults of its method and partition written out.
-
-    So the hash that names a run changes when a default does.
-    """
-    config = config.model_copy(update={"federation": spelled_out(config.federation)})
-    method = find(config.method.name)
-    method.recipe(**config.method.knobs)
-    updates: dict[str, Any] = {
-        "method": Named(name=method.name, **{**method.defaults, **config.method.knobs})
-    }
-    chosen = config.federation.partition
-    if ":" not in config.federation.dataset:
-        if chosen.name not in PARTITIONS:
-            raise unknown("partition", chosen.name, PARTITIONS)
-        partition = PARTITIONS[chosen.name]
-        partition.check(chosen.knobs)
-        named = Named(name=chosen.name, **{**partition.knobs, **chosen.knobs})
-        updates["federation"] = config.federation.model_copy(update={"partition": named})
-    return config.model_copy(update=updates)
-
-
 def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
     """The federation a config describes."""
     section = spelled_out(config.federation)
@@ -170,8 +138,8 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
         dataset = load(section.dataset, data_dir, **wanted, **section.options)
     elif Path(section.dataset).exists():
         for name in section.options:
-            if name not in ("label", "image_size"):
-                raise unknown("option of your own data", name, ("label", "image_size"))
+            if name not in OPTIONS:
+                raise unknown("option of your own data", name, OPTIONS)
         dataset = load_own(section.dataset, **wanted, **section.options)
     else:
         known = [*REGISTRY, *PRESETS]
@@ -196,21 +164,12 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
     )
 
 
-def fingerprint(federation: Federation) -> str:
-    """A short hash of the data and who holds them: the same run must see the same."""
-    digest = hashlib.sha256()
-    digest.update(str(tuple(federation.x.shape)).encode())
-    digest.update(federation.y.numpy().tobytes())
-    flat = federation.x.reshape(-1)
-    digest.update(flat[:: max(1, len(flat) // 65536)].contiguous().numpy().tobytes())
-    for client in (*federation.clients, *federation.unseen):
-        digest.update(client.name.encode())
-        for split in ("train", "validation", "test"):
-            digest.update(client.split(split).tobytes())
-    if len(federation.public):
-        digest.update(b"public")
-        digest.update(federation.public.tobytes())
-    return digest.hexdigest()[:16]
+def local_backend(federation: Federation, folder: RunFolder) -> Backend:
+    """All clients in this process; what stays with them lies in the run folder."""
+    return LocalBackend(federation, folder=folder.checkpoint.folder, results=folder.path)
+
+
+MakeBackend = Callable[[Federation, RunFolder], Backend]
 
 
 def run(
@@ -221,10 +180,15 @@ def run(
     watch: Watch | None = None,
     federation: Federation | None = None,
     draw: bool = True,
+    tell: Tell | None = None,
+    backend: MakeBackend = local_backend,
 ) -> Run:
     """Run one experiment, or finish it, or return it if it is finished already.
 
-    ``draw=False`` leaves its figures out, for programs that make hundreds of runs.
+    A run is known by what decided its numbers: settings, your own code, and data (see
+    :mod:`fedskew.runs.identity`). ``tell`` is given a sentence where a run begins anew because
+    code or data changed; without it that is a Python warning. ``draw=False`` leaves figures out,
+    for programs that make hundreds of runs. ``backend`` makes who carries asks to clients.
 
     >>> import tempfile
     >>> settings = {"train": {"rounds": 2}, "model": {"name": "logistic"}}
@@ -233,19 +197,50 @@ def run(
     (2, ['down', 'up'])
     """
     config = resolve(config if isinstance(config, Config) else make_config(config))
-    folder = RunFolder.of(config, Path(out))
-    if folder.is_finished and (is_drawn(folder.path) or not draw):
-        return Run(folder.path)
     directory = None if data_dir is None else Path(data_dir)
-    federation = federation or make_federation(config, directory)
-    federation = whole_where_small(federation, config.train.batch_size)
-    done = Run(folder.path)
-    if not folder.is_finished:
-        with folder.opened(config, fingerprint(federation)):
-            done = Run.just_finished(_run_stages(config, federation, folder, watch))
+    data = federation or make_federation(config, directory)
+    identity = identify(config, data)
+    return carry_out(
+        identity, lambda: data, Path(out), watch, draw=draw, tell=tell, backend=backend
+    )
+
+
+def carry_out(
+    identity: Identity,
+    load: Callable[[], Federation],
+    out: Path,
+    watch: Watch | None = None,
+    *,
+    draw: bool = True,
+    tell: Tell | None = None,
+    backend: MakeBackend = local_backend,
+) -> Run:
+    """Run what an identity says, or finish it; the data are loaded if they are needed."""
+    tell = tell or _warn
+    folder = RunFolder.of(identity, out)
+    if files := edited(identity.code):
+        tell(
+            f"{', '.join(files)} changed on disk since Python imported it, and is run as it was "
+            "imported: start Python again to run it as it is now"
+        )
+    begun, done = folder.holds(identity), Run(folder.path)
+    finished = begun and folder.has_finished(identity)
+    if finished and (is_drawn(folder.path) or not draw):
+        return done
+    federation = whole_where_small(load(), identity.config.train.batch_size)
+    if not finished:
+        if sentence := why_going_on(identity, folder) if begun else why_anew(identity, out):
+            tell(sentence)
+        with folder.opened(identity):
+            made = backend(federation, folder)
+            done = Run.just_finished(_run_stages(identity, made, folder, watch))
     if draw:
         draw_run(done, federation)
     return done
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=4)
 
 
 @dataclass(frozen=True)
@@ -265,11 +260,11 @@ class _Watched:
 
 
 def _run_stages(
-    config: Config, federation: Federation, folder: RunFolder, watch: Watch | None
+    identity: Identity, backend: Backend, folder: RunFolder, watch: Watch | None
 ) -> Results:
+    config = identity.config
     recipe = find(config.method.name).recipe(**config.method.knobs)
     stages = [*recipe.prepares, Stage(MAIN, recipe)]
-    backend = LocalBackend(federation, folder=folder.checkpoint_folder, results=folder.path)
     for stage in stages[1:]:
         # What a later stage refuses should not be told after the first has run for hours.
         checked_model(config, backend.roster, stage)
@@ -277,8 +272,8 @@ def _run_stages(
     sent: dict[str, int] = {}
     for number, stage in enumerate(stages):
         prepares = stage is not stages[-1]
-        made_by = _made_by(config, federation, stages[: number + 1]) if prepares else ""
-        if prepares and folder.resume(stage.name) is None:
+        made_by = identity.of_stage(stages[: number + 1]) if prepares else ""
+        if prepares and not folder.checkpoint.holds(stage.name):
             folder.adopt(stage.name, made_by)
         if (begun := folder.resume(stage.name)) is not None:
             handed = Handed(begun.state.memory)
@@ -289,20 +284,8 @@ def _run_stages(
         progress = federate(plan, backend, rounds, _Watched(folder, watch), handed)
         if prepares:
             folder.offer(stage.name, made_by)
-            if folder.resume(stages[number + 1].name) is None:
+            if not folder.checkpoint.holds(stages[number + 1].name):
                 if stage.hands == "selected":
                     progress = folder.selected(stage.name)
                 handed = hand_over(plan, backend, progress)
     return finish(config, plan, backend, folder, sent)
-
-
-def _made_by(config: Config, federation: Federation, stages: Sequence[Stage]) -> str:
-    """All that decides the numbers of a stage: runs that agree on it may share the stage."""
-    settings = {k: v for k, v in config.resolved().items() if k not in ("method", "evaluate")}
-    # What is handed over afterwards changes nothing about the rounds.
-    stages = [*stages[:-1], replace(stages[-1], hands_over=())]
-    text = repr((settings, config.evaluate.every, fingerprint(federation), stages))
-    if "<locals>" in text:
-        # A class made inside a function may hold more than its name says.
-        text += repr(config.method)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -11,25 +11,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedskew.config import Config
 from fedskew.errors import ConfigError, RunError
-from fedskew.federate.private import pack_file
-from fedskew.parts.aggregate import ServerState
-from fedskew.parts.report import Groups
-from fedskew.runs.results import METRICS, RESULT, ROUNDS, TIMING
-from fedskew.score import Row
-from fedskew.server import Choice, Progress, RoundRecord
+from fedskew.federate.rounds import keeps_matrices_in_turn
+from fedskew.runs.checkpoint import Checkpoint
+from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, recorded
+from fedskew.score import MAIN, Row
+from fedskew.server import Progress, RoundRecord
 from fedskew.store import (
     disk_error,
-    load_groups,
     make_folder,
     read_json,
-    save_groups,
     write_csv,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from fedskew.runs.identity import Identity
 
 OFFERED = "stages.json"
 
@@ -37,7 +37,7 @@ OFFERED = "stages.json"
 class RunFolder:
     """One run on disk.
 
-    ``config.json``       the resolved settings; their hash names the folder
+    ``config.json``       what decided the numbers, whose hash names the folder: see runs.identity
     ``checkpoint.json``   which files make up the last complete round, and the selected one
     ``checkpoint/``       server state and private state, one file a round
     ``metrics.jsonl``     every measured number; ``rounds.jsonl`` what happened; ``timing.jsonl``
@@ -50,26 +50,37 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.checkpoint = Checkpoint(path)
         self._started = time.monotonic()
 
     @classmethod
-    def of(cls, config: Config, out: Path) -> RunFolder:
-        name = config.method.name.replace(":", "-")
-        return cls(out / f"{name}-{config.digest}")
+    def of(cls, identity: Identity, out: Path) -> RunFolder:
+        """Where a run stands: under its name, or beside it if the run of that name is longer."""
+        folder, wanted = cls(out / identity.name), identity.config.train.rounds
+        if (folder.rounds or 0) > wanted:
+            return cls(out / f"{identity.name}-{wanted}-rounds")
+        return folder
+
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds the run was asked for last, if it is here."""
+        if not (self.path / CONFIG).exists():
+            return None
+        return int(recorded(self.path)["config"]["train"]["rounds"])
+
+    def has_finished(self, identity: Identity) -> bool:
+        """Whether all rounds that are wanted now are done, and summed up."""
+        return self.is_finished and self.rounds == identity.config.train.rounds
 
     @property
     def is_finished(self) -> bool:
         return (self.path / RESULT).is_file()
 
-    @property
-    def checkpoint_folder(self) -> Path:
-        return self.path / "checkpoint"
-
     @contextmanager
-    def opened(self, config: Config, fingerprint: str) -> Iterator[RunFolder]:
+    def opened(self, identity: Identity) -> Iterator[RunFolder]:
         """Create or take up the folder, alone: a second process on the same run is refused."""
         try:
-            self.checkpoint_folder.mkdir(parents=True, exist_ok=True)
+            self.checkpoint.folder.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / ".lock", "w")  # noqa: SIM115
         except OSError as error:
             raise disk_error(self.path, error) from error
@@ -78,76 +89,71 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(f"another process is working on {self.path}.") from None
-            self._check_same(config, fingerprint)
+            self.checkpoint.read_again()
+            if not self.holds(identity) or self.rounds != identity.config.train.rounds:
+                # In this order: a folder with a summary has all rounds its config asks for.
+                (self.path / RESULT).unlink(missing_ok=True)
+                shutil.rmtree(self.path / "figures", ignore_errors=True)
+                write_json(self.path / CONFIG, identity.recorded())
+            self._forget_out_of_turn(identity.config)
             self._roll_back()
             self._started = time.monotonic()
             try:
                 yield self
             except ConfigError:
                 # Settings that cannot work together leave nothing behind.
-                if self._book() is None:
+                if self.checkpoint.is_empty:
                     shutil.rmtree(self.path)
                 raise
 
-    def _check_same(self, config: Config, fingerprint: str) -> None:
-        path = self.path / "config.json"
-        mine = {"config": config.resolved(), "data": fingerprint}
-        if not path.exists():
-            write_json(path, mine)
-        elif read_json(path) != mine:
+    def holds(self, identity: Identity) -> bool:
+        """Whether this run is here, if only begun; another run in its place is refused."""
+        if not (self.path / CONFIG).exists():
+            return False
+        found = recorded(self.path)
+        if found.get("identity") != identity.sha256:
             raise RunError(
-                f"{self.path} was begun with other data than are here now; "
-                "move it away, or bring the first data back."
+                f"{self.path} holds another run than its name says, or one of an older format, "
+                "which cannot be gone on with: move it away."
             )
+        return True
+
+    def _forget_out_of_turn(self, config: Config) -> None:
+        """Take back what was done only because a round was the last, now that there are more."""
+        last = self.checkpoint.before_out_of_turn(MAIN, METRICS, config.train.rounds)
+        if last is not None and not keeps_matrices_in_turn(last, config.evaluate.matrix_rounds):
+            for file in (self.path / "matrices").glob(f"*-{last:06d}.csv"):
+                file.unlink()
 
     def _roll_back(self) -> None:
         """Wipe from the logs what an interrupted round wrote after the last complete one."""
-        lengths = (self._book() or {}).get("lengths", {})
+        lengths = self.checkpoint.lengths
         for name in (METRICS, ROUNDS, TIMING):
             if (self.path / name).exists():
                 os.truncate(self.path / name, lengths.get(name, 0))
 
     def resume(self, stage: str) -> Progress | None:
         """The last complete round of a stage, if there is one."""
-        book = self._book()
-        if book is None or stage not in book["stages"]:
-            return None
-        return self._progress(book["stages"][stage]["last"])
+        return self.last(stage) if self.checkpoint.holds(stage) else None
 
     def selected(self, stage: str) -> Progress:
         """The round with the best validation score."""
-        return self._stored(stage, "selected")
+        return self.checkpoint.progress(stage, "selected")
 
     def last(self, stage: str) -> Progress:
-        return self._stored(stage, "last")
-
-    def _stored(self, stage: str, which: str) -> Progress:
-        book = self._book()
-        if book is None or stage not in book["stages"]:
-            raise RunError(f"{self.path} holds no complete round yet.")
-        return self._progress(book["stages"][stage][which])
+        return self.checkpoint.progress(stage, "last")
 
     def commit(self, progress: Progress, rows: Sequence[Row], record: RoundRecord) -> None:
         """Make a round durable; until the last line the previous one stands."""
-        label = f"{progress.stage}-{progress.round:06d}"
-        entry = self._save_state(progress, label)
+        entry = self.checkpoint.save_state(progress)
         self._save_matrices(progress)
-        book = self._book() or {"stages": {}}
-        before = book["stages"].get(progress.stage, {})
-        # Until a validation score has chosen a round, and where there are none, it is the last.
-        fresh = progress.selected.round in (0, progress.round)
-        book["stages"][progress.stage] = {
-            "last": entry,
-            "selected": entry if fresh else before["selected"],
-        }
         elapsed = {"stage": record.stage, "round": record.round, "seconds": self._lap()}
-        book["lengths"] = {
+        lengths = {
             METRICS: self._append(METRICS, [row.as_dict() for row in rows]),
             ROUNDS: self._append(ROUNDS, [asdict(record)]),
             TIMING: self._append(TIMING, [elapsed]),
         }
-        write_json(self.path / "checkpoint.json", book)
-        self._sweep(book)
+        self.checkpoint.commit(progress, entry, lengths)
 
     def offer(self, stage: str, made_by: str) -> None:
         """Let other runs use a finished stage that is made the same way in theirs."""
@@ -167,47 +173,18 @@ class RunFolder:
                 return
 
     def _copy_stage(self, stage: str, other: RunFolder) -> None:
-        theirs = (other._book() or {})["stages"][stage]
-        for entry in theirs.values():
-            for file in _files(entry):
-                shutil.copyfile(other.checkpoint_folder / file, self.checkpoint_folder / file)
-        book = self._book() or {"stages": {}}
-        book["stages"][stage] = theirs
         times = [json.loads(line) for line in other._lines_of(stage, TIMING)]
-        book["lengths"] = {
+        lengths = {
             METRICS: self._write(METRICS, other._lines_of(stage, METRICS)),
             ROUNDS: self._write(ROUNDS, other._lines_of(stage, ROUNDS)),
             TIMING: self._append(TIMING, [{**line, "seconds": 0.0} for line in times]),
         }
-        write_json(self.path / "checkpoint.json", book)
+        self.checkpoint.copy(stage, other.checkpoint, lengths)
 
     def _lap(self) -> float:
         now = time.monotonic()
         seconds, self._started = now - self._started, now
         return round(seconds, 4)
-
-    def _book(self) -> dict[str, Any] | None:
-        path = self.path / "checkpoint.json"
-        return read_json(path) if path.exists() else None
-
-    def _save_state(self, progress: Progress, label: str) -> dict[str, Any]:
-        state = progress.state
-        file = f"server-{label}.safetensors"
-        groups: Groups = {"shared": state.shared}
-        groups.update({f"memory/{name}": group for name, group in state.memory.items()})
-        groups.update({f"personal/{name}": group for name, group in state.personal.items()})
-        save_groups(self.checkpoint_folder / file, groups)
-        return {
-            "stage": progress.stage,
-            "round": progress.round,
-            "finished": progress.finished,
-            "selected": asdict(progress.selected),
-            "notes": list(state.notes),
-            "buffers": sorted(state.buffers),
-            "server": file,
-            "private": dict(progress.kept),
-            "private_then": dict(progress.kept_then),
-        }
 
     def _save_matrices(self, progress: Progress) -> None:
         for name, matrix in progress.state.matrices.items():
@@ -219,28 +196,12 @@ class RunFolder:
             path = folder / f"{name}-{progress.round:06d}.csv"
             write_csv(path, [("client", *matrix.clients), *lines])
 
-    def _progress(self, entry: dict[str, Any]) -> Progress:
-        groups = load_groups(self.checkpoint_folder / entry["server"])
-
-        def under(prefix: str) -> Groups:
-            return {n.removeprefix(prefix): g for n, g in groups.items() if n.startswith(prefix)}
-
-        state = ServerState(
-            groups.get("shared", {}), under("personal/"), under("memory/"),
-            tuple(entry["notes"]), frozenset(entry["buffers"]),
-        )  # fmt: skip
-        selected = Choice(**entry["selected"])
-        return Progress(
-            entry["stage"], entry["round"], state, selected, entry["finished"],
-            entry["private"], entry.get("private_then", {}),
-        )  # fmt: skip
-
     def _lines_of(self, stage: str, name: str) -> list[bytes]:
         """A stage's lines of a log, as they were written.
 
-        Beyond the book's lengths stands what this run has not committed, perhaps half a line.
+        Beyond the committed length stands what this run has not committed, perhaps half a line.
         """
-        lines = (self.path / name).read_bytes()[: (self._book() or {})["lengths"][name]]
+        lines = (self.path / name).read_bytes()[: self.checkpoint.lengths[name]]
         begin = b'{"stage": %b, ' % json.dumps(stage).encode()
         return [line for line in lines.splitlines(keepends=True) if line.startswith(begin)]
 
@@ -259,14 +220,6 @@ class RunFolder:
         except OSError as error:
             raise disk_error(path, error) from error
 
-    def _sweep(self, book: dict[str, Any]) -> None:
-        """Remove state no checkpoint refers to any more."""
-        entries = [e for s in book["stages"].values() for e in (s["last"], s["selected"])]
-        needed = set().union(*map(_files, entries))
-        for file in self.checkpoint_folder.iterdir():
-            if file.name not in needed:
-                file.unlink(missing_ok=True)
-
     def write_last(self, rows: Sequence[Row]) -> None:
         """Write the last numbers; nothing is measured after them."""
         self._append(METRICS, [row.as_dict() for row in rows])
@@ -274,8 +227,3 @@ class RunFolder:
     def finish(self, result: dict[str, Any]) -> None:
         """Write the summary, which marks the run as finished."""
         write_json(self.path / RESULT, result)
-
-
-def _files(entry: dict[str, Any]) -> set[str]:
-    """The files of a checkpoint that hold a round: the server's, and clients' private states."""
-    return {entry["server"], *map(pack_file, entry["private"].values())}

@@ -119,13 +119,17 @@ def base_of(objective: Named) -> Named:
 
 def own_label(method: Named, but: str = "") -> str:
     """A method with those of its own settings that are not the default, but for one."""
-    defaults = find(method.name).defaults
-    changed = [
-        f"{knob}={value}"
-        for knob, value in sorted(method.knobs.items())
-        if defaults.get(knob) != value and knob != but
-    ]
+    changed = [f"{k}={v}" for k, v in sorted(_changed(method).items()) if k != but]
     return f"{method.name} ({', '.join(changed)})" if changed else method.name
+
+
+def _changed(method: Named) -> dict[str, Any]:
+    """Those settings that are not the default; a base as short as a user would write it."""
+    defaults, knobs = find(method.name).defaults, method.knobs
+    if isinstance(base := knobs.get("base"), Mapping) and "name" in base:
+        changed = _changed(Named(**base))
+        knobs["base"] = {"name": base["name"], **changed} if changed else base["name"]
+    return {knob: value for knob, value in knobs.items() if defaults.get(knob) != value}
 
 
 def split_names(text: str) -> list[str]:

@@ -11,16 +11,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedskew.errors import ConfigError, located
+from fedskew.sources import remember
 
 
 def import_function(kind: str, target: str) -> Callable[..., Any]:
-    """Import a user's function; ``kind`` says in errors what it was wanted for."""
+    """Import a user's function; ``kind`` says in errors what it was wanted for.
+
+    Its source is remembered as it was then: see :mod:`fedskew.sources`.
+    """
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise ConfigError(f"{kind} {target!r} must read 'module:function', both parts given.")
     try:
-        with _working_folder_importable():
+        with working_folder_importable():
             module = importlib.import_module(module_name)
+            remember(module_name)
     except Exception as error:
         raise ConfigError(
             f"{kind} {target!r}: module {module_name!r} cannot be imported "
@@ -46,7 +51,7 @@ def call_function(kind: str, target: str, *arguments: Any, **options: Any) -> An
 
 
 @contextmanager
-def _working_folder_importable() -> Iterator[None]:
+def working_folder_importable() -> Iterator[None]:
     """An installed command, unlike python -m, does not look for modules where it is called."""
     here = os.getcwd()
     sys.path.insert(0, here)

@@ -131,6 +131,10 @@ class Observer:
     def end(self, run: Run, repeated: bool = False) -> None:
         """A run is finished, or was already."""
 
+    def tell(self, sentence: str) -> None:
+        """Something a user should know, like why a run begins anew."""
+        raise NotImplementedError
+
     def stopped(self) -> str:
         """What to tell a user who pressed Ctrl-C."""
         if not self.name:
@@ -181,6 +185,9 @@ class Plain(Observer):
             self._print(f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated)}")
         elif repeated:
             self._print("this run was finished already")
+
+    def tell(self, sentence: str) -> None:
+        self._print(sentence)
 
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -239,6 +246,9 @@ class Live(Observer):
             self.bars.console.print(mark, markup=False, highlight=False)
         if self.overall is not None:
             self.bars.update(self.overall, completed=self.position)
+
+    def tell(self, sentence: str) -> None:
+        self.bars.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
     def _is_taken_up(self, number: int) -> bool:
         """The first round of a resumed run: earlier ones must not count as done in no time."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedskew.client import train_clients
 from fedskew.config import FEWEST_JUDGED, Named
 from fedskew.data.federation import Client, Federation, check_samples
+from fedskew.data.fingerprint import fingerprint
 from fedskew.engine.cohort import in_workers, one_intra_op_thread
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
@@ -63,9 +64,6 @@ _last: dict[tuple[Any, ...], Judge] = {}
 
 def judge_for(federation: Federation, seed: int) -> Judge:
     """The classifier trained on the pooled training samples of all clients but the unseen."""
-    # Here and not above: that module imports this one.
-    from fedskew.experiment import fingerprint
-
     rows, tested_on = federation.pooled().train, federation.central_test
     for kind, given in (("training", rows), ("central test", tested_on)):
         if len(given) <= NEIGHBOURS:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -181,6 +183,8 @@ class Method:
                     raise ConfigError(f"method {self.name!r} has no settings, so remove {name!r}.")
                 raise unknown(f"setting of method {self.name!r}", name, self.defaults)
             self._check_kind(name, knobs[name])
+        if (noted := _NOTED.get(None)) is not None:
+            noted.append((self, {n: v for n, v in self.defaults.items() if n not in knobs}))
         with located(f"method {self.name!r}"):
             recipe = self.make(**knobs)
         if not isinstance(recipe, Recipe):
@@ -206,6 +210,22 @@ class Method:
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "None": "none"}
 
 _METHODS: dict[str, Method] = {}
+Noted = tuple[Method, dict[str, Any]]
+_NOTED: ContextVar[list[Noted]] = ContextVar("noted")
+
+
+@contextmanager
+def noting() -> Iterator[list[Noted]]:
+    """Note every method whose recipe is made meanwhile, with the defaults that it was made with.
+
+    For a method may be made of others, by whatever knob they are named.
+    """
+    noted: list[Noted] = []
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
 
 
 def method(name: str, card: Card) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:

@@ -8,13 +8,15 @@ from typing import Protocol
 
 from fedskew.config import Config, FederationSection
 from fedskew.data.federation import Federation
+from fedskew.data.fingerprint import fingerprint
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, make_federation, run
+from fedskew.experiment import Run, Tell, carry_out, make_federation
 from fedskew.federate.holdings import roster_of
 from fedskew.federate.planning import checked_model
 from fedskew.folder import RunFolder
 from fedskew.matrix import label
 from fedskew.recipe import Stage, find
+from fedskew.runs.identity import Identity, identify
 from fedskew.score import MAIN, Row
 from fedskew.selection import Members
 from fedskew.server import Progress, RoundRecord
@@ -37,21 +39,38 @@ class Shelf:
         self._data_dir = data_dir
         self._key: tuple[FederationSection, int] | None = None
         self._held: Federation | None = None
+        self._fingerprint = ""
+        self._known: dict[str, Identity] = {}
 
     def federation(self, config: Config) -> Federation:
         key = (config.federation, config.split_seed)
         if self._held is None or key != self._key:
             self._held = None  # lets go of the old images before the next are read
             self._held = make_federation(config, self._data_dir)
+            self._fingerprint = fingerprint(self._held)
             self._key = key
         return self._held
+
+    def identity(self, config: Config) -> Identity:
+        """What decides a run's numbers; asked twice, the data are not read again for it."""
+        key = config.model_dump_json()
+        if key not in self._known:
+            federation = self.federation(config)
+            self._known[key] = identify(config, federation, self._fingerprint)
+        return self._known[key]
 
 
 class Runner:
     """Runs configs into one folder; ``total`` is how many there will be."""
 
-    def __init__(self, out: Path, data_dir: Path | None, watch: Observer | None) -> None:
-        self.out, self.data_dir, self.watch = out, data_dir, watch
+    def __init__(
+        self,
+        out: Path,
+        data_dir: Path | None,
+        watch: Observer | None = None,
+        tell: Tell | None = None,
+    ) -> None:
+        self.out, self.watch, self.tell = out, watch, tell
         self.position = self.total = 0
         self._shelf = Shelf(data_dir)
         self._runs: dict[Path, Run] = {}
@@ -59,13 +78,12 @@ class Runner:
     def run(self, config: Config, *, draw: bool = True, without: str = "") -> Run:
         """Run a config, or finish it; ``without`` is the client it leaves out, if it does."""
         self.position += 1
-        finished = self._folder(config).is_finished
-        federation = None if finished else self._shelf.federation(config)
+        finished = self._folder(config).has_finished(self._shelf.identity(config))
         if self.watch:
             self.watch.begin(config, self.position, self.total, without)
-        done = run(
-            config, out=self.out, data_dir=self.data_dir, watch=self.watch, federation=federation,
-            draw=draw,
+        done = carry_out(
+            self._shelf.identity(config), lambda: self._shelf.federation(config), self.out,
+            self.watch, draw=draw, tell=self.tell,
         )  # fmt: skip
         done = self._known(done)
         if self.watch:
@@ -75,7 +93,7 @@ class Runner:
     def check(self, configs: Iterable[Config]) -> None:
         """Refuse what cannot work before anything runs."""
         for config in configs:
-            if self._folder(config).is_finished:
+            if self._folder(config).has_finished(self._shelf.identity(config)):
                 continue
             roster = roster_of(self._shelf.federation(config))
             recipe = find(config.method.name).recipe(**config.method.knobs)
@@ -97,4 +115,4 @@ class Runner:
         return self._runs.setdefault(run.path, run)
 
     def _folder(self, config: Config) -> RunFolder:
-        return RunFolder.of(config, self.out)
+        return RunFolder.of(self._shelf.identity(config), self.out)

@@ -10,14 +10,20 @@ from typing import Protocol
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, RunError, located
 from fedskew.federate.backends import Backend
-from fedskew.federate.plan import ModelKind, Plan
+from fedskew.federate.plan import Plan
 from fedskew.federate.roster import POOLED, Roster
+from fedskew.federate.rounds import Choice, Rounds
+from fedskew.federate.rows import (
+    broadcast_of,
+    measured_rows,
+    score_tasks,
+    scored,
+    validation_score,
+)
 from fedskew.federate.tasks import (
     Answer,
     Ask,
     DescribeTask,
-    Scored,
-    ScoreTask,
     TrainTask,
     not_finite,
 )
@@ -26,50 +32,7 @@ from fedskew.parts.begin import Opening
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.parts.step import memory_at_start, stepped
-from fedskew.score import CENTRAL, Row
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """How long a stage goes on, who takes part, and what is scored when."""
-
-    rounds: int
-    clients_per_round: int | None = None
-    min_clients: int = 1
-    patience: int | None = None
-    score_every: int = 1
-    lr_decay: float = 1.0
-    lr_steps: tuple[int, ...] = ()
-    matrix_rounds: tuple[int, ...] | None = None
-    """Rounds whose matrices over clients are kept; none: the first, two between, the last."""
-
-    def keeps_matrices_in(self, round_number: int) -> bool:
-        if self.matrix_rounds is not None:
-            return round_number in self.matrix_rounds
-        return round_number in (1, self.rounds // 3, 2 * self.rounds // 3, self.rounds)
-
-    def lr_factor(self, round_number: int) -> float:
-        return math.prod(self.lr_decay for step in self.lr_steps if round_number > step)
-
-    def scores_in(self, round_number: int) -> bool:
-        return round_number % self.score_every == 0 or round_number == self.rounds
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The best round so far by the clients' mean validation score, and how long ago it was."""
-
-    round: int = 0
-    value: float = math.nan
-    waited: int = 0
-
-    def see(self, round_number: int, value: float, higher_is_better: bool) -> Choice:
-        if math.isnan(value):
-            return self
-        better = value > self.value if higher_is_better else value < self.value
-        if better or math.isnan(self.value):
-            return Choice(round_number, value)
-        return Choice(self.round, self.value, self.waited + 1)
+from fedskew.score import Row
 
 
 @dataclass(frozen=True)
@@ -99,6 +62,8 @@ class Progress:
     """By client, the label of its newest private state."""
     kept_then: Mapping[str, str] = field(default_factory=dict)
     """The same after the selected round."""
+    unless_last: Choice | None = None
+    """The choice without this round, if it is scored only because it is the last."""
 
 
 class Journal(Protocol):
@@ -135,7 +100,7 @@ def federate(
     trainers = sorted(_trainers(plan, roster))
     handed = handed or Handed()
     progress = journal.resume(plan.stage) or _fresh(plan, trainers, handed)
-    while not progress.finished:
+    while not rounds.over(progress.round, progress.selected):
         number = progress.round + 1
         state = progress.state
         wanted = recipe.aggregates.wanted(trainers, state)
@@ -161,11 +126,11 @@ def federate(
         selected = progress.selected.see(
             number, validation_score(rows, plan), recipe.objective.higher_is_better
         )
-        stop = rounds.patience is not None and selected.waited >= rounds.patience
         progress = Progress(
-            plan.stage, number, state, selected, stop or number >= rounds.rounds, kept,
+            plan.stage, number, state, selected, rounds.over(number, selected), kept,
             # Until a validation score has chosen a round, and where there are none, it is the last.
             kept if selected.round in (0, number) else progress.kept_then,
+            None if rounds.scores_in_turn(number) or not rows else progress.selected,
         )  # fmt: skip
         losses = [answer.loss for answer in answers if answer.error is None]
         down, up = _traffic(plan, asks, updates)
@@ -221,11 +186,6 @@ def _train_asks(
         )
         for client in clients
     ]
-
-
-def broadcast_of(plan: Plan, state: ServerState) -> Groups:
-    """The groups of the server's memory that travel to clients with the model."""
-    return {name: state.memory[name] for name in plan.recipe.aggregates.broadcasts}
 
 
 def participants(
@@ -304,106 +264,6 @@ def _traffic(plan: Plan, asks: Sequence[Ask], updates: Sequence[Update]) -> tupl
 
 def tensor_bytes(*groups: Tensors) -> int:
     return sum(t.numel() * t.element_size() for tensors in groups for t in tensors.values())
-
-
-def score_tasks(
-    plan: Plan,
-    roster: Roster,
-    state: ServerState,
-    round_number: int,
-    adapts: Sequence[int | None] = (None,),
-    samples: bool = False,
-) -> dict[str, list[ScoreTask]]:
-    """By client, which models are scored; adapted, and sample by sample, the main one only.
-
-    ``adapts`` are places of adaptations in the plan, none for a model as it is.
-    """
-    kinds: list[ModelKind] = ["global"] if plan.has_global_model else []
-    if plan.has_personal_models:
-        kinds.append("personal")
-    if samples:
-        kinds = [plan.primary_model]
-    broadcast = broadcast_of(plan, state)
-    asked: dict[str, list[ScoreTask]] = {}
-    for member in roster.members:
-        # A client left out of training may choose rounds, but nothing is made of it later.
-        both = member.seen or not samples
-        splits = ("validation", "test") if both else ("test",)
-        for adapt in adapts:
-            for model in kinds:
-                sent = state.shared if model == "global" else state.sent_to(member.name)
-                said = {} if model == "global" else broadcast
-                task = ScoreTask(
-                    member.name, round_number, sent, model, splits, adapt, samples, said
-                )
-                asked.setdefault(member.name, []).append(task)
-    if "global" in kinds and not samples and roster.central:
-        asked[CENTRAL] = [ScoreTask(CENTRAL, round_number, state.shared, "global", ("test",))]
-    return asked
-
-
-def scored(
-    plan: Plan, backend: Backend, asked: Mapping[str, Sequence[ScoreTask]], kept: Mapping[str, str]
-) -> list[Row]:
-    """Ask clients to score models, and make rows of their answers."""
-    asks = [
-        Ask(client, tuple(tasks), since=kept.get(client, "")) for client, tasks in asked.items()
-    ]
-    return rows_of(plan, backend.roster, asks, backend.exchange(asks))
-
-
-def rows_of(
-    plan: Plan, roster: Roster, asks: Sequence[Ask], answers: Sequence[Answer]
-) -> list[Row]:
-    """The rows of all scores: the first model of every client, then the second."""
-    rows: list[Row] = []
-    for place in range(max((len(ask.scores) for ask in asks), default=0)):
-        for ask, answer in zip(asks, answers, strict=True):
-            if place < len(answer.scored):
-                rows += _rows(plan, roster, ask.scores[place], answer.scored[place])
-    return rows
-
-
-def _rows(plan: Plan, roster: Roster, task: ScoreTask, result: Scored) -> list[Row]:
-    if task.client == CENTRAL:
-        on, sizes = "central", {"test": roster.central}
-    else:
-        member = roster.by_name[task.client]
-        on, sizes = ("seen" if member.seen else "unseen"), dict(member.sizes)
-    adapted = "none" if task.adapt is None else plan.adapts[task.adapt].label
-    return [
-        Row(
-            stage=plan.stage, round=task.round, model=task.model, on=on, client=task.client,
-            adapted=adapted, split=split, metric=metric, value=value, n=sizes[split],
-        )
-        for split, scores in result.scores.items()
-        for metric, value in scores.items()
-    ]  # fmt: skip
-
-
-def measured_rows(plan: Plan, state: ServerState, round_number: int) -> list[Row]:
-    """What the server found out about single clients while it aggregated."""
-    return [
-        Row(
-            stage=plan.stage, round=round_number, model="personal", on="seen", client=client,
-            adapted="none", split="server", metric=metric, value=value, n=0,
-        )
-        for client, numbers in sorted(state.measured.items())
-        for metric, value in numbers.items()
-    ]  # fmt: skip
-
-
-def validation_score(rows: Sequence[Row], plan: Plan) -> float:
-    """The mean over clients of the main metric on validation data; NaN where there are none."""
-    values = [
-        row.value
-        for row in rows
-        if row.split == "validation"
-        and row.on == "seen"
-        and row.model == plan.primary_model
-        and row.metric == plan.recipe.objective.primary
-    ]
-    return sum(values) / len(values) if values else math.nan
 
 
 def hand_over(plan: Plan, backend: Backend, progress: Progress) -> Handed:

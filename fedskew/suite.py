@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fedskew.experiment import Run, run
+from fedskew.experiment import Run, carry_out
 from fedskew.folder import RunFolder
 from fedskew.runner import Shelf
 from fedskew.score import Row
@@ -97,10 +98,11 @@ def reproduce(
         made_with=provenance(),
         started=time.monotonic(),
     )
-    runs = _Runs(folder / "runs", directory, book.made_with.code, report or (lambda step: None))
+    tell = report or (lambda step: None)
+    runs = _Runs(folder / "runs", Shelf(directory), book.made_with.code, tell)
     done = runs.all_of(plan)
     again = fold_cells(suite, scale, done)
-    if not all(runs.folder(cell).is_finished for cell in again):
+    if not all(runs.has_finished(cell) for cell in again):
         book.write(done, [])
     return book.write(done, runs.all_of(again, before=len(plan)))
 
@@ -199,33 +201,35 @@ class _Runs:
     """Where the runs of a suite stand, and how they are done."""
 
     path: Path
-    data_dir: Path | None
+    shelf: Shelf
     code: str
     tell: Report
     done: dict[Path, Run] = field(default_factory=dict)
     """Finished runs by their place: cells that share one share what was read of it."""
 
     def folder(self, cell: Cell) -> RunFolder:
-        return RunFolder.of(cell.config, self.path)
+        return RunFolder.of(self.shelf.identity(cell.config), self.path)
+
+    def has_finished(self, cell: Cell) -> bool:
+        return self.folder(cell).has_finished(self.shelf.identity(cell.config))
 
     def all_of(self, plan: Sequence[Cell], before: int = 0) -> list[tuple[Cell, Run]]:
         """Do what is left of these; ``before`` is how many were done in an earlier call."""
-        shelf = Shelf(self.data_dir)
         total = before + len(plan)
         done = []
-        for number, cell in enumerate(plan, start=before + 1):
-            folder = self.folder(cell)
-            if folder.is_finished:
+        for number, cell in enumerate(_longest_first(plan), start=before + 1):
+            if self.has_finished(cell):
+                folder = self.folder(cell)
                 self.tell(Step(number, total, cell, "skipped"))
                 done.append((cell, self.done.setdefault(folder.path, Run(folder.path))))
                 continue
             self.tell(Step(number, total, cell, "started"))
             started = time.monotonic()
-            finished = run(
-                cell.config,
-                out=self.path,
-                federation=shelf.federation(cell.config),
-                watch=_rounds_of(cell, number, total, self.tell),
+            finished = carry_out(
+                self.shelf.identity(cell.config),
+                partial(self.shelf.federation, cell.config),
+                self.path,
+                _rounds_of(cell, number, total, self.tell),
                 draw=False,
             )
             # A run finished by one version of the code is kept by the next: the page must tell.
@@ -234,6 +238,23 @@ class _Runs:
             self.tell(Step(number, total, cell, "finished", finished.result["rounds"], seconds))
             done.append((cell, self.done.setdefault(finished.path, finished)))
         return done
+
+
+def _longest_first(plan: Sequence[Cell]) -> list[Cell]:
+    """Of cells that differ in rounds alone the longest first: none is made longer once it counted.
+
+    All others stay in their order, for runs on the same data follow each other.
+    """
+    alike: dict[str, list[Cell]] = {}
+    for cell in plan:
+        train = cell.config.train.model_copy(update={"rounds": 1})
+        key = cell.config.model_copy(update={"train": train}).model_dump_json()
+        alike.setdefault(key, []).append(cell)
+    return [
+        cell
+        for cells in alike.values()
+        for cell in sorted(cells, key=lambda cell: -cell.config.train.rounds)
+    ]
 
 
 def _rounds_of(

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedskew.config import Config
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.graph import TracedStep
 from fedskew.engine.optim import Optimiser
@@ -21,6 +22,8 @@ from fedskew.federate.backends.carrier import Carrier
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.rounds import Rounds
+from fedskew.federate.rows import broadcast_of
 from fedskew.federate.tasks import Answer, Ask
 from fedskew.models.civae import Civae
 from fedskew.models.made import GaussianMade
@@ -31,8 +34,9 @@ from fedskew.parts.begin import Opening
 from fedskew.parts.finding import Finding, Holder, Left
 from fedskew.parts.report import Finished, Groups
 from fedskew.recipe import Recipe, find, methods
+from fedskew.runner import Shelf
 from fedskew.score import Row
-from fedskew.server import Progress, RoundRecord, Rounds, broadcast_of, federate
+from fedskew.server import Progress, RoundRecord, federate
 
 Tensors = dict[str, Tensor]
 Knobs = Mapping[str, Any]
@@ -41,6 +45,11 @@ RAGGED = (7, 19, 40, 41)
 """Sizes with short last batches, different step counts and, for batches of 8, one left over."""
 
 every_method = pytest.mark.parametrize("name", sorted(methods()))
+
+
+def folder_of(config: Config, out: Path) -> Path:
+    """Where a run with these settings stands."""
+    return out / Shelf(None).identity(config).name
 
 
 def toy_federation(

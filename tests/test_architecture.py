@@ -51,7 +51,7 @@ OTHER_MEANINGS = {
     ("report/standings.py", "central"): ON,
     ("report/terminal.py", "central"): ON,
     ("selection.py", "central"): ON,
-    ("server.py", "central"): ON,
+    ("federate/rows.py", "central"): ON,
     ("suites/figure.py", "central"): "a score of a suite",
     ("suites/measure.py", "central"): ON,
     ("suites/scores.py", "central"): "a score of a suite",

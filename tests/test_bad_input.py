@@ -396,7 +396,7 @@ def test_a_fault_of_ours_is_code_1_and_says_how_to_see_more(
         raise ZeroDivisionError("division\nby zero")
 
     monkeypatch.delenv("FEDSKEW_DEBUG", raising=False)
-    monkeypatch.setattr("fedskew.experiment.make_federation", broken)
+    monkeypatch.setattr("fedskew.runner.make_federation", broken)
     assert run_quick(tmp_path) == 1
     (sentence,) = capsys.readouterr().err.splitlines()
     assert sentence.startswith("internal error: ZeroDivisionError: division by zero")
@@ -406,7 +406,7 @@ def test_a_fault_of_ours_is_code_1_and_says_how_to_see_more(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_run_folder_begun_with_other_data_is_left_alone(
+def test_a_run_begun_with_other_data_is_left_alone_and_another_begins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "own.npz"
@@ -419,6 +419,8 @@ def test_a_run_folder_begun_with_other_data_is_left_alone(
     before = contents(run)
     write_npz(path, y=np.arange(60) % 2)
     capsys.readouterr()
-    assert run_quick(tmp_path / "runs", *settings) == 2
-    assert "begun with other data" in capsys.readouterr().err
+    assert run_quick(tmp_path / "runs", *settings) == 0
+    (new,) = set((tmp_path / "runs").iterdir()) - {run}
+    told = capsys.readouterr().out.splitlines()[0]
+    assert told == f"the data changed since {run.name}; running anew in {new}"
     assert contents(run) == before

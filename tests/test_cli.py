@@ -20,13 +20,15 @@ from fedskew import cli
 from fedskew.cli import main
 from fedskew.config import load_config, make_config
 from fedskew.data.datasets import load
-from fedskew.experiment import load_run, resolve, run
+from fedskew.experiment import load_run, run
+from fedskew.federate.rounds import Choice
 from fedskew.matrix import label, pairs
 from fedskew.parts.aggregate import ServerState
 from fedskew.progress import Live, Plain
 from fedskew.recipe import methods
+from fedskew.runs.identity import resolve
 from fedskew.score import Row
-from fedskew.server import Choice, Progress, RoundRecord
+from fedskew.server import Progress, RoundRecord
 
 QUICK = ["--set", "model=logistic", "--set", "train.rounds=2", "--set", "federation.clients=3"]
 FEDSKEW = [sys.executable, "-c", "import sys, fedskew.cli; sys.exit(fedskew.cli.main())"]

@@ -21,6 +21,7 @@ from fedskew.cli import main
 from fedskew.client import train_clients
 from fedskew.engine.plan import ONE_BY_ONE
 from fedskew.errors import RunError, clients_may_fail, place_of
+from fedskew.federate.rounds import Rounds
 from fedskew.federate.tasks import ScoreTask, TrainTask
 from fedskew.parts.aggregate import Mean, ServerState, Update
 from fedskew.parts.begin import Begin, Begun, Start
@@ -30,7 +31,6 @@ from fedskew.parts.report import Finished, Report, Reported
 from fedskew.progress import Live, Plain, observer
 from fedskew.recipe import Adapt, Phase, Recipe
 from fedskew.scoring import look
-from fedskew.server import Rounds
 
 MODULE = """
 import torch

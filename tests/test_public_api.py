@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 
 import fedskew
 
@@ -19,6 +21,11 @@ PUBLIC = {
 def test_the_public_names_are_exactly_these() -> None:
     assert set(fedskew.__all__) == PUBLIC
     assert len(fedskew.__all__) == len(PUBLIC)
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert fedskew.__version__ == version("fedskew")
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", fedskew.__version__)
 
 
 def test_every_public_name_is_there_and_lives_where_it_is_said_to() -> None:

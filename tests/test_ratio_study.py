@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import folder_of
 from scipy import stats
 
 # The study is no part of the package, so Python has to be told where it is.
@@ -31,7 +32,6 @@ from benchmarks.ratio_parts.plan import ESTIMATORS, Setting, cheapest_first, set
 from benchmarks.ratio_parts.tell import Facts, best, by_federation, identical, page, ranking
 from fedskew import make_federation
 from fedskew.data.federation import Federation
-from fedskew.folder import RunFolder
 from fedskew.runs.findings import load_arrays
 from fedskew.store import save_arrays
 from fedskew.suites.machine import provenance
@@ -149,7 +149,7 @@ def test_the_first_estimator_trains_the_densities_and_the_others_take_them_over(
 ) -> None:
     spent = []
     for estimator in ESTIMATORS:
-        path = RunFolder.of(TINY.config(estimator, 0), runs / TINY.folder).path
+        path = folder_of(TINY.config(estimator, 0), runs / TINY.folder)
         lines = [json.loads(line) for line in (path / "timing.jsonl").read_text().splitlines()]
         spent.append(sum(line["seconds"] for line in lines if "density" in line["stage"]))
     assert spent[0] > 0
@@ -181,8 +181,8 @@ def test_a_federation_counts_only_when_all_estimators_are_finished(
 ) -> None:
     copied = Path(shutil.copytree(runs, tmp_path / "runs"))
     assert len(finished(TINY, 0, copied)) == len(ESTIMATORS)
-    last = RunFolder.of(TINY.config("literal", 0), copied / TINY.folder)
-    (last.path / "result.json").unlink()
+    last = folder_of(TINY.config("literal", 0), copied / TINY.folder)
+    (last / "result.json").unlink()
     assert finished(TINY, 0, copied) == []
 
 

@@ -14,7 +14,8 @@ from made_up import results_of
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, make_federation, resolve, run
+from fedskew.experiment import Run, make_federation, run
+from fedskew.runs.identity import resolve
 from fedskew.runs.results import Results
 from fedskew.score import Row
 from fedskew.selection import MEANING, RULES, Curves, Members, chosen, curves_of, folds, left_out_of

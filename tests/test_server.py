@@ -36,6 +36,7 @@ from fedskew.engine.optim import Optimiser
 from fedskew.errors import RunError, clients_may_fail
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
+from fedskew.federate.rounds import Choice, Rounds
 from fedskew.federate.tasks import Answer, Ask, DescribeTask, ScoreTask
 from fedskew.models.registry import Classifier
 from fedskew.parts.aggregate import Mean, ServerState, Uniform, Update
@@ -45,16 +46,7 @@ from fedskew.parts.report import Finished, Groups, Report, Reported
 from fedskew.parts.select import EVERYTHING, only
 from fedskew.recipe import Adapt, Phase, Recipe, find
 from fedskew.scoring import look, scored
-from fedskew.server import (
-    Choice,
-    Handed,
-    Progress,
-    Rounds,
-    accept,
-    federate,
-    hand_over,
-    participants,
-)
+from fedskew.server import Handed, Progress, accept, federate, hand_over, participants
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from helpers import run as run_toy
 from fedskew import run
 from fedskew.cli import main
 from fedskew.data.federation import Client, Federation
+from fedskew.federate.rounds import Rounds
 from fedskew.parts.report import Finished, Reported
 from fedskew.parts.similarity import Fingerprint
 from fedskew.recipe import find
 from fedskew.report.figures import matrix_series
-from fedskew.server import Rounds
 
 QUICK: dict[str, Any] = {"model": {"name": "mlp", "hidden": [8]}, "train": {"rounds": 6}}
 
@@ -37,9 +37,9 @@ def test_a_run_keeps_its_matrices_at_the_rounds_asked_for(tmp_path: Path) -> Non
     assert (done.path / "figures" / "similarity.png").is_file()
 
 
-def test_without_a_wish_four_rounds_over_the_run_are_kept() -> None:
+def test_without_a_wish_rounds_that_no_longer_run_would_drop_and_the_last_are_kept() -> None:
     kept = [n for n in range(1, 301) if Rounds(300).keeps_matrices_in(n)]
-    assert kept == [1, 100, 200, 300]
+    assert kept == [1, 4, 16, 64, 256, 300]
 
 
 def test_every_scored_round_records_each_rows_self_weight_and_entropy(tmp_path: Path) -> None:

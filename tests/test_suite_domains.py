@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import folder_of
 from made_up import results_of
 from scipy.stats import t as student
 
 from fedskew.config import make_config
 from fedskew.errors import ConfigError
 from fedskew.experiment import Run, load_run
-from fedskew.folder import RunFolder
 from fedskew.selection import Curves
 from fedskew.suite import Reproduced, Step, find_suite, reproduce
 from fedskew.suites.board import Board, board
@@ -517,7 +517,7 @@ def test_a_fold_is_the_same_run_without_one_client(whole: Whole) -> None:
 
 
 def _clients(out: Path, cell: Cell) -> dict[str, set[str]]:
-    rows = Run(RunFolder.of(cell.config, out / "runs").path).rows()
+    rows = Run(folder_of(cell.config, out / "runs")).rows()
     return {on: {r.client for r in rows if r.on == on} for on in ("seen", "unseen")}
 
 
@@ -537,7 +537,7 @@ def test_the_tables_hold_what_the_runs_scored(whole: Whole) -> None:
     outside: dict[str, list[dict[int, float]]] = {arm: [] for arm in PAIRS}
     for cell in plan:
         if cell.arm in outside:
-            outside[cell.arm].append(_outside(RunFolder.of(cell.config, whole.out / "runs").path))
+            outside[cell.arm].append(_outside(folder_of(cell.config, whole.out / "runs")))
     means = {arm: (np.mean([c[3] for c in curves]), np.mean([max(c.values()) for c in curves]))
              for arm, curves in outside.items()}  # fmt: skip
     for place, rule in enumerate(("last", "oracle")):
@@ -639,11 +639,11 @@ def test_how_many_folds_there_are(
 ) -> None:
     suite = toy_suite(tmp_path, *changes)
     plan = cells(suite, "smoke")
-    done = [(cell, Run(RunFolder.of(cell.config, whole.out / "runs").path)) for cell in plan]
+    done = [(cell, Run(folder_of(cell.config, whole.out / "runs"))) for cell in plan]
     found = fold_cells(suite, "smoke", done)
     assert len(found) == folds
     assert all(cell.arm != "central" for cell in found)
-    assert len({cell.config.digest for cell in found}) == folds
+    assert len({cell.config.model_dump_json() for cell in found}) == folds
 
 
 def test_folds_that_cannot_be_made_are_explained(whole: Whole, tmp_path: Path) -> None:

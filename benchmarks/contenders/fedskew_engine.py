@@ -18,12 +18,14 @@ from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.rounds import Rounds
+from fedskew.federate.rows import score_tasks
 from fedskew.federate.tasks import Ask, ScoreTask
 from fedskew.models.made import BernoulliMade
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
 from fedskew.recipe import Recipe, find
 from fedskew.score import CENTRAL, Row
-from fedskew.server import Progress, RoundRecord, Rounds, federate, score_tasks
+from fedskew.server import Progress, RoundRecord, federate
 
 
 class NoisyBetaVae(BetaVae):

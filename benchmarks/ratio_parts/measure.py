@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
 from fedskew.experiment import Run
 from fedskew.folder import RunFolder
+from fedskew.runner import Shelf
 from fedskew.runs.findings import load_arrays
 from fedskew.store import read_json
 from fedskew.suites.machine import UNKNOWN
@@ -53,8 +54,10 @@ class Spread:
 def finished(setting: Setting, seed: int, out: Path) -> list[Result]:
     """One result an estimator; none while the run of any is missing, so that means compare."""
     found = []
+    shelf = Shelf(None)
     for estimator in ESTIMATORS:
-        folder = RunFolder.of(setting.config(estimator, seed), out / setting.folder)
+        identity = shelf.identity(setting.config(estimator, seed))
+        folder = RunFolder.of(identity, out / setting.folder)
         if not folder.is_finished:
             return []
         summary, stamp = Run(folder.path).result, folder.path / MADE_WITH

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedskew import make_config
 from fedskew.config import Config
-from fedskew.experiment import resolve
+from fedskew.runs.identity import resolve
 
 ESTIMATORS = {
     "likelihood": "the ratio of the two MADEs' densities, tempered on validation data",

@@ -19,8 +19,6 @@ class Choice:
     kind: str
     name: str
     function: Callable[..., Any]
-    later: tuple[str, ...] = ()
-    """Knobs added when runs had been named without them: they are written down only if given."""
 
     @property
     def summary(self) -> str:
@@ -28,18 +26,13 @@ class Choice:
 
     @property
     def knobs(self) -> dict[str, Any]:
-        """Its settings and their defaults, as a run writes them down."""
-        return {name: value for name, value in self.all_knobs.items() if name not in self.later}
-
-    @property
-    def all_knobs(self) -> dict[str, Any]:
         """Its settings and their defaults: the keyword-only arguments."""
         parameters = inspect.signature(self.function).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Refuse knobs it does not have, and values of another type than the default's."""
-        knobs = self.all_knobs
+        knobs = self.knobs
         for name, value in given.items():
             if name not in knobs:
                 if not knobs:
@@ -61,13 +54,11 @@ def same_type(value: Any, default: Any) -> bool:
     return type(value) is type(default)
 
 
-def register(
-    kind: str, registry: dict[str, Choice], name: str, later: tuple[str, ...] = ()
-) -> Callable[[Function], Function]:
+def register(kind: str, registry: dict[str, Choice], name: str) -> Callable[[Function], Function]:
     """A decorator that enters a function into a registry under the name users type."""
 
     def add(function: Function) -> Function:
-        registry[name] = Choice(kind, name, function, later)
+        registry[name] = Choice(kind, name, function)
         return function
 
     return add

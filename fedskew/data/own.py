@@ -19,6 +19,8 @@ from fedskew.data.sources import read_image_tree
 from fedskew.errors import DataError
 from fedskew.plugins import call_function
 
+OPTIONS = {"label": "label", "image_size": None}
+"""Settings of a user's files and their defaults."""
 _TABLES = (".csv", ".parquet")
 _CLIENT_FILES = (".npz", *_TABLES)
 

@@ -276,7 +276,7 @@ def label_groups(
 
 
 _named("graded")(graded)
-_named("owner", later=("size", "shuffled"))(owner)
+_named("owner")(owner)
 _named("owner-groups")(owner_groups)
 
 

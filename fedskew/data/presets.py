@@ -96,7 +96,7 @@ def expanded(name: str, options: Mapping[str, Any], normalise: str) -> Expanded:
 
 def described_options(preset: Preset) -> dict[str, str]:
     """What each option of a preset does, with its default where the text does not say it."""
-    defaults = SKEWS[preset.skew].all_knobs
+    defaults = SKEWS[preset.skew].knobs
     base = f"the images: {', '.join(BASES[:-1])} or {BASES[-1]} (default {BASES[0]})"
     return {"base": base} | {
         option: text if defaults[option] is None else f"{text} (default {_typed(defaults[option])})"

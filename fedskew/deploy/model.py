@@ -18,6 +18,7 @@ from fedskew.experiment import Run, load_run
 from fedskew.models import seeded
 from fedskew.predictions import load_predictions
 from fedskew.recipe import find
+from fedskew.runs.identity import hash_of
 from fedskew.store import load_tensors, make_folder, read_json, save_tensors, write_json
 
 ABOUT, MODEL = "about.json", "model.safetensors"
@@ -120,10 +121,11 @@ def of_run(
 def about_run(run: Run) -> dict[str, Any]:
     """Which run it is, and what its models are made of, in plain values."""
     config, result = run.config, run.result
+    recorded = run.results.settings
     return {
         "run": run.path.resolve().name,
-        "config": config.digest,
-        "data": run.results.settings["data"],
+        "config": hash_of(recorded["config"])[:12],
+        "data": recorded["data"],
         "round": result["selected_round"],
         "method": {"name": config.method.name, "knobs": config.method.knobs},
         "model": result["model"],

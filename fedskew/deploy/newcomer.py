@@ -9,12 +9,12 @@ from fedskew.data.federation import Federation
 from fedskew.experiment import Run
 from fedskew.federate.holdings import Holdings, roster_of
 from fedskew.federate.planning import make_plan
+from fedskew.federate.rows import broadcast_of
 from fedskew.folder import RunFolder
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.recipe import Stage, find
 from fedskew.score import MAIN
-from fedskew.server import broadcast_of
 
 
 def newcomers(config: Config, federation: Federation) -> Holdings:

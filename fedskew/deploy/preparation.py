@@ -22,12 +22,13 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import REGISTRY, load
 from fedskew.data.features import Range
 from fedskew.data.federation import Federation, Indices
+from fedskew.data.fingerprint import fingerprint, sampled_fingerprint
 from fedskew.data.formats import Array
 from fedskew.data.own import load_own
 from fedskew.data.prepare import as_floats, moments
 from fedskew.data.raw import check_values
 from fedskew.errors import DataError, RunError
-from fedskew.experiment import Run, fingerprint, make_federation
+from fedskew.experiment import Run, make_federation
 from fedskew.store import read_json, write_json
 
 FILE = "preparation.json"
@@ -167,7 +168,9 @@ def preparation_of(run: Run, data_dir: Path | None = None) -> SamplePreparation:
 def run_federation(run: Run, data_dir: Path | None = None) -> Federation:
     """The very data a run was made with."""
     federation = make_federation(run.config, data_dir)
-    if fingerprint(federation) != run.results.settings["data"]:
+    recorded = run.results.settings
+    hashed = fingerprint if "format" in recorded else sampled_fingerprint
+    if hashed(federation) != recorded["data"]:
         raise RunError(
             f"{run.path} was made with other data than are here now: bring the first data back, "
             "or name their folder with --data-dir."

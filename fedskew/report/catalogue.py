@@ -137,9 +137,9 @@ CATALOGUES: dict[str, Callable[[], dict[str, Entry]]] = {
 
 def _choice(choice: Any) -> Entry:
     documentation = (inspect.getdoc(choice.function) or "").partition("\n")[2].strip()
-    sections = {"settings": _described(choice.all_knobs), "more": documentation}
+    sections = {"settings": _described(choice.knobs), "more": documentation}
     shown = {title: text for title, text in sections.items() if text}
-    return Entry(choice.name, choice.summary, _inline(choice.all_knobs), shown)
+    return Entry(choice.name, choice.summary, _inline(choice.knobs), shown)
 
 
 def _inline(values: Mapping[str, Any]) -> str:

@@ -70,14 +70,14 @@ def _status(results: Results) -> str:
     if results.is_finished:
         result = results.summary
         return f"finished after round {result['rounds']}, selected round {result['selected_round']}"
+    going_on = "repeat its command to go on"
+    if "format" not in results.settings:
+        going_on = "it is of an older format and cannot be gone on with"
     if not results.records:
-        return "no round complete yet; repeat its command to go on"
+        return f"no round complete yet; {going_on}"
     last, planned = results.records[-1], stretches(results.config)
     stage = f" of stage {last.stage}" if len(planned) > 1 else ""
-    return (
-        f"round {last.round} of {planned[last.stage].rounds}{stage} complete; "
-        "repeat its command to go on"
-    )
+    return f"round {last.round} of {planned[last.stage].rounds}{stage} complete; {going_on}"
 
 
 def _scores(result: Mapping[str, Any]) -> list[str]:
@@ -140,7 +140,18 @@ def _troubles(records: Sequence[RoundRecord]) -> list[str]:
 
 
 def _knobs(knobs: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(knobs.items()))
+    """
+    >>> _knobs({"eta": 0.5, "base": {"name": "fedprox", "mu": 0.1}})
+    'base=fedprox (mu=0.1), eta=0.5'
+    """
+    return ", ".join(f"{name}={_value(value)}" for name, value in sorted(knobs.items()))
+
+
+def _value(value: Any) -> str:
+    if not (isinstance(value, Mapping) and "name" in value):
+        return str(value)
+    inner = _knobs({name: each for name, each in value.items() if name != "name"})
+    return f"{value['name']} ({inner})" if inner else str(value["name"])
 
 
 def _clients(count: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,25 @@ from fedskew.store import read_json
 
 CONFIG, CHECKPOINT, RESULT = "config.json", "checkpoint.json", "result.json"
 METRICS, ROUNDS, TIMING = "metrics.jsonl", "rounds.jsonl", "timing.jsonl"
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """What a run folder keeps of the run's identity, for reading only.
+
+    One file is read once, however many runs look for those that were made before them.
+    """
+    path = folder / CONFIG
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise RunError(f"could not read {path}: {error}.") from error
+    return _recorded(path.resolve(), found.st_ino, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=2048)
+def _recorded(path: Path, inode: int, written: int) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(path)
+    return found
 
 
 class Results:
@@ -34,9 +53,8 @@ class Results:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What the run was begun with: its config, and the fingerprint of its data."""
-        found: dict[str, Any] = read_json(self.path / CONFIG)
-        return found
+        """What the run was begun with: its config, and the hashes of its code and data."""
+        return recorded(self.path)
 
     @cached_property
     def config(self) -> Config:

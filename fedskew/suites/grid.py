@@ -11,7 +11,7 @@ from fedskew.config import Config, FederationSection, make_config
 from fedskew.data.datasets import REGISTRY
 from fedskew.data.locate import Missing, locate
 from fedskew.errors import ConfigError
-from fedskew.experiment import resolve
+from fedskew.runs.identity import resolve
 from fedskew.suites.entries import Arm, Fallback, Scale, Setting, merged
 from fedskew.suites.format import Suite, method_table
 from fedskew.suites.pairs import matches

@@ -13,7 +13,7 @@ from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation, Indices
-from fedskew.experiment import fingerprint
+from fedskew.data.fingerprint import fingerprint
 
 THESIS_UNSEEN = [f"subject_{number:02d}" for number in (2, 4, 9, 10, 12, 13, 18, 20, 24)]
 

@@ -17,8 +17,8 @@ from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
 from fedskew.data.features import Features, choose, client_sums, with_features
 from fedskew.data.federation import Client, Federation
+from fedskew.data.fingerprint import fingerprint
 from fedskew.errors import ConfigError, DataError
-from fedskew.experiment import fingerprint
 
 ROWS = np.arange(12)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedskew import make_config, make_federation
 from fedskew.data.federation import Client, Federation
+from fedskew.data.fingerprint import fingerprint
 from fedskew.data.skew import apply_skew, rotate
 from fedskew.errors import ConfigError, DataError
-from fedskew.experiment import fingerprint
 
 
 def federation(clients: int = 6, unseen: int = 2, rows: int = 8) -> Federation:

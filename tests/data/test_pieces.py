@@ -11,15 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedskew import make_config
 from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import load
 from fedskew.data.federation import Federation, Indices
 from fedskew.data.parties import all_rows
-from fedskew.data.partition import PARTITIONS, partition
+from fedskew.data.partition import partition
 from fedskew.errors import ConfigError, DataError
-from fedskew.experiment import resolve
 
 
 def dataset(sizes: tuple[int, ...] = (95, 20, 53), test: int = 0, **fields: Any) -> Dataset:
@@ -56,17 +54,9 @@ def test_each_owner_becomes_clients_of_about_the_size_in_the_order_of_its_rows()
         assert {len(rows) for rows in held} <= {9, 10, 11}
 
 
-def test_without_a_size_nothing_is_cut_and_runs_keep_their_names() -> None:
+def test_without_a_size_nothing_is_cut() -> None:
     federation = build(dataset(), partition="owner", clients=None, seed=3)
     assert [c.name for c in federation.clients] == ["ann", "bob", "cy"]
-    # What a run writes down, and is named by, is what it was before there were pieces.
-    section = {"dataset": "har", "partition": "owner"}
-    written = resolve(make_config({"federation": section})).federation.partition.knobs
-    assert written == {"min_samples": 0}
-    given_ = {**section, "partition": {"name": "owner", "size": 10}}
-    written = resolve(make_config({"federation": given_})).federation.partition.knobs
-    assert written == {"min_samples": 0, "size": 10}
-    assert PARTITIONS["owner"].all_knobs == {"min_samples": 0, "size": 0, "shuffled": False}
 
 
 def in_parts(parts: list[Indices], segments: Indices) -> list[set[int]]:

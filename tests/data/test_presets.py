@@ -148,7 +148,7 @@ def test_presets_are_listed_with_their_options_but_not_loaded_without_clients() 
     listed = {row.name: row for row in describe()}
     assert list(listed) == [*REGISTRY, *PRESETS]
     for name, preset in PRESETS.items():
-        assert set(preset.options) <= set(SKEWS[preset.skew].all_knobs)
+        assert set(preset.options) <= set(SKEWS[preset.skew].knobs)
         assert list(listed[name].options) == ["base", *preset.options]
         assert set(REGISTRY["mnist"].files) <= set(listed[name].files)
         assert listed[name].summary.endswith(".")

@@ -55,7 +55,7 @@ def test_few_such_clients_or_one_label_for_all_are_nothing_to_say(labels: tuple[
 
 
 def test_unseen_clients_and_rows_that_are_not_trained_on_do_not_count() -> None:
-    assert roster_of(holding("ab", "abc", "bc", unseen=("a", "b", "c")).warnings) == ()
+    assert roster_of(holding("ab", "abc", "bc", unseen=("a", "b", "c"))).warnings == ()
 
 
 def test_digits_warn_only_where_clients_hold_one_class() -> None:

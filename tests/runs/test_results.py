@@ -17,7 +17,7 @@ from made_up import results_of
 from fedskew.errors import RunError
 from fedskew.experiment import Run, load_run, run
 from fedskew.runs import results as module
-from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, Results
+from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, Results, _recorded
 from fedskew.score import Row
 
 SETTINGS: dict[str, Any] = {
@@ -108,6 +108,7 @@ def test_every_file_is_read_once_when_it_is_first_asked_for(
     finished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = load_run(finished.path)
+    _recorded.cache_clear()
     times = counted(monkeypatch)
     assert not times
     for _ in range(3):

@@ -1,0 +1,62 @@
+"""The hash of a federation: every sample, every label, and who holds what."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedskew.data.federation import Client, Federation
+
+
+def fingerprint(federation: Federation) -> str:
+    """The SHA-256 of all that a federation holds, except for the name it goes by.
+
+    Every byte is read, in place: about 0.15 s for the 220 MB of MNIST.
+    """
+    digest = hashlib.sha256()
+    for path, value in _leaves(federation, ""):
+        if isinstance(value, np.ndarray):
+            # The text before the bytes keeps arrays of the same bytes but other shapes apart.
+            digest.update(f"{path}: {value.dtype.str} {value.shape}\n".encode())
+            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        else:
+            digest.update(f"{path}: {value!r}\n".encode())
+    return digest.hexdigest()
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Arrays and plain values, each with its place. A field added later is never forgotten."""
+    if isinstance(value, Federation | Client):
+        for field in fields(value):
+            if not (field.name == "name" and isinstance(value, Federation)):
+                yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
+    elif isinstance(value, tuple):
+        yield f"{path}.length", len(value)
+        for place, item in enumerate(value):
+            yield from _leaves(item, f"{path}.{place}")
+    elif isinstance(value, Tensor):
+        yield path, value.numpy()
+    else:
+        yield path, value
+
+
+def sampled_fingerprint(federation: Federation) -> str:
+    """The fingerprint in run folders without a format version, which read every n-th value."""
+    digest = hashlib.sha256()
+    digest.update(str(tuple(federation.x.shape)).encode())
+    digest.update(federation.y.numpy().tobytes())
+    flat = federation.x.reshape(-1)
+    digest.update(flat[:: max(1, len(flat) // 65536)].contiguous().numpy().tobytes())
+    for client in (*federation.clients, *federation.unseen):
+        digest.update(client.name.encode())
+        for split in ("train", "validation", "test"):
+            digest.update(client.split(split).tobytes())
+    if len(federation.public):
+        digest.update(b"public")
+        digest.update(federation.public.tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,252 @@
+"""What decides a run's numbers, and the name that follows from it.
+
+A run is named by the hash of its *identity*: all settings with every default written out (of the
+method and the methods it is made of, the model and the models of earlier stages, the partition,
+skews, environments and options of the dataset), the user's own code where some is used, every byte
+of the data, and a format version. Device and executor are settings and count: they decide the last
+bits. Where files lie, whether figures are drawn, and how many rounds there are, does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any
+
+import fedskew
+from fedskew.config import Config, FederationSection, Named
+from fedskew.data.choice import Choice
+from fedskew.data.datasets import REGISTRY
+from fedskew.data.environments import ENVIRONMENTS
+from fedskew.data.features import SETTINGS
+from fedskew.data.federation import Federation
+from fedskew.data.fingerprint import fingerprint
+from fedskew.data.own import OPTIONS
+from fedskew.data.partition import PARTITIONS
+from fedskew.data.presets import PRESETS, expanded
+from fedskew.data.skew import SKEWS
+from fedskew.errors import unknown
+from fedskew.federate.holdings import roster_of
+from fedskew.models.registry import MODELS
+from fedskew.plugins import import_function
+from fedskew.recipe import ModelChoice, Stage, find, methods, noting
+from fedskew.sources import code_of
+
+FORMAT = 1
+"""The version of run folders. Raise it with every change of code that changes a number of any run
+for the same settings, or the files of a run folder: no run is then mistaken for one made before.
+The version of the package does not count, so an update that changes no number keeps every run."""
+
+
+def spelled_out(section: FederationSection) -> FederationSection:
+    """The section with the base dataset and the skew that a preset stands for."""
+    if section.dataset not in PRESETS:
+        return section
+    found = expanded(section.dataset, section.options, section.normalise)
+    return section.model_copy(
+        update={
+            "dataset": found.dataset,
+            "options": {},
+            "normalise": found.normalise,
+            "skew": [Named(**found.skew), *section.skew],
+        }
+    )
+
+
+def resolve(config: Config) -> Config:
+    """The same config with every default written out, so that equal runs have equal configs.
+
+    >>> from fedskew.config import make_config
+    >>> short = resolve(make_config({"method": {"name": "private", "base": "fedprox"}}))
+    >>> short.model.knobs, short.method.knobs["base"]["mu"]
+    ({'hidden': [200, 200]}, 0.01)
+    """
+    find(config.method.name).recipe(**config.method.knobs)
+    return config.model_copy(
+        update={
+            "method": resolved_method(config.method),
+            "model": _with_defaults(config.model, MODELS),
+            "federation": _resolved_federation(spelled_out(config.federation)),
+        }
+    )
+
+
+def resolved_method(method: Named) -> Named:
+    """A method with its defaults, and its base, if it has one, with those of the base."""
+    known = find(method.name)
+    knobs = {**known.defaults, **method.knobs}
+    # A method of a user's own may want a plain name, or mean something else by the word.
+    hint = str(known.make.__annotations__.get("base"))
+    base = knobs.get("base") if ":" not in method.name or "Mapping" in hint else None
+    given: dict[str, Any] = dict(base) if isinstance(base, Mapping) else {"name": base}
+    name = given.get("name")
+    if isinstance(name, str) and (":" in name or name in methods()):
+        knobs["base"] = resolved_method(Named(**given)).model_dump()
+    return _plain(Named(name=method.name, **knobs))
+
+
+def _resolved_federation(section: FederationSection) -> FederationSection:
+    updates: dict[str, Any] = {
+        "skew": [_with_defaults(skew, SKEWS) for skew in section.skew],
+        "environments": _with_defaults(section.environments, ENVIRONMENTS),
+    }
+    if section.features is not None:
+        features = {**dict.fromkeys(SETTINGS), **section.features}
+        updates["features"] = None if set(features.values()) == {None} else features
+    if ":" not in section.dataset:
+        partition = section.partition
+        if partition.name not in PARTITIONS:
+            raise unknown("partition", partition.name, PARTITIONS)
+        PARTITIONS[partition.name].check(partition.knobs)
+        updates["partition"] = _with_defaults(partition, PARTITIONS)
+        entry = REGISTRY.get(section.dataset)
+        updates["options"] = {**(entry.defaults if entry else OPTIONS), **section.options}
+    return section.model_copy(update=updates)
+
+
+def _with_defaults(chosen: Named, known: Mapping[str, Any]) -> Named:
+    """What was picked by name with its defaults; whoever builds it refuses what is unknown."""
+    defaults = known[chosen.name].knobs if chosen.name in known else {}
+    return _plain(Named(name=chosen.name, **{**defaults, **chosen.knobs}))
+
+
+def _plain(chosen: Named) -> Named:
+    """With lists for tuples, as settings are read back from a file."""
+    return Named(**chosen.model_dump(mode="json"))
+
+
+@dataclass(frozen=True)
+class Identity:
+    """All that decides a run's numbers.
+
+    ``config`` is resolved. ``methods`` are all that the recipe is made of, with those defaults that
+    ``config`` does not tell, ``stages`` what runs before its main stage. ``code`` has file and hash
+    of the user's own modules by name, ``data`` is the fingerprint of the federation.
+    """
+
+    config: Config
+    methods: tuple[dict[str, Any], ...]
+    stages: tuple[dict[str, Any], ...]
+    code: dict[str, dict[str, str]]
+    data: str
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings that decide numbers, as plain values.
+
+        The rounds are left out, for a run of more begins like one of fewer. An earlier stage that
+        lasts as long as the run has them among ``stages``: it cannot be made longer afterwards.
+        """
+        values = self.config.resolved()
+        del values["train"]["rounds"]
+        federation = values["federation"]
+        federation["seed"] = self.config.split_seed
+        if ":" not in federation["dataset"]:
+            federation["dataset"] = PurePath(federation["dataset"]).name
+        return values
+
+    @cached_property
+    def sha256(self) -> str:
+        parts = (FORMAT, self.settings, self.methods, self.stages, self.code, self.data)
+        return hash_of(parts)
+
+    @property
+    def name(self) -> str:
+        """The folder's name: the method and twelve digits of the hash."""
+        return f"{self.config.method.name.replace(':', '-')}-{self.sha256[:12]}"
+
+    def recorded(self) -> dict[str, Any]:
+        """What a run folder keeps of it in config.json."""
+        return {
+            "format": FORMAT,
+            "fedskew": fedskew.__version__,
+            "identity": self.sha256,
+            "config": self.config.resolved(),
+            "code": self.code,
+            "data": self.data,
+        }
+
+    def of_stage(self, stages: Sequence[Stage]) -> str:
+        """All that decides the numbers of the last of these: runs that agree on it may share it."""
+        settings = {k: v for k, v in self.settings.items() if k not in ("method", "evaluate")}
+        lengths = [rounds_of(stage, self.config) for stage in stages]
+        # What is handed over afterwards changes nothing about the rounds.
+        stages = [*stages[:-1], replace(stages[-1], hands_over=())]
+        planned = self.stages[: len(stages)]
+        text = repr((FORMAT, settings, self.config.evaluate.every, self.data, self.code, planned,
+                     lengths, stages))  # fmt: skip
+        if "<locals>" in text:
+            # A class made inside a function may hold more than its name says.
+            text += repr(self.config.method)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def identify(config: Config, federation: Federation, data: str | None = None) -> Identity:
+    """The identity of a run with these settings, resolved, on these data.
+
+    ``data`` is the federation's fingerprint, for whoever has it already.
+    """
+    with noting() as noted:
+        recipe = find(config.method.name).recipe(**config.method.knobs)
+    models = [(_stage_model(stage, federation), stage) for stage in recipe.prepares]
+    stages = tuple(
+        {
+            "name": stage.name,
+            "rounds": rounds_of(stage, config),
+            "train": stage.train,
+            "model": None if model is None else _with_defaults(model, MODELS).model_dump(),
+        }
+        for model, stage in models
+    )
+    chosen = [config.model, *(model for model, _ in models if model is not None)]
+    picked = [(method.name, method.make) for method, _ in noted]
+    picked += [*_models(chosen), *_data_functions(config.federation)]
+    return Identity(
+        config=config,
+        methods=tuple({"name": method.name, **defaults} for method, defaults in noted),
+        stages=stages,
+        code=code_of(picked),
+        data=data or fingerprint(federation),
+    )
+
+
+def rounds_of(stage: Stage, config: Config) -> int:
+    """How many rounds a stage lasts: its own number, else that of its or the run's settings."""
+    own = stage.train.get("rounds", config.train.rounds)
+    return int(own if stage.rounds is None else stage.rounds)
+
+
+def _stage_model(stage: Stage, federation: Federation) -> Named | None:
+    if isinstance(stage.model, ModelChoice):
+        return Named(**stage.model.fitting(roster_of(federation)))
+    return Named(**stage.model) if stage.model else None
+
+
+def _models(chosen: Sequence[Named]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for model in chosen:
+        if ":" in model.name:
+            yield model.name, import_function("model", model.name)
+        elif model.name in MODELS:
+            yield model.name, MODELS[model.name].factory
+
+
+def _data_functions(section: FederationSection) -> Iterator[tuple[str, Callable[..., Any]]]:
+    if ":" in section.dataset:
+        yield section.dataset, import_function("dataset", section.dataset)
+    registries: list[tuple[Named, Mapping[str, Choice]]] = [
+        (section.partition, PARTITIONS),
+        (section.environments, ENVIRONMENTS),
+        *((skew, SKEWS) for skew in section.skew),
+    ]
+    for chosen, known in registries:
+        if chosen.name in known:
+            yield chosen.name, known[chosen.name].function
+
+
+def hash_of(values: Any) -> str:
+    """The SHA-256 of plain values, whatever order their keys stand in."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,140 @@
+"""A run that is asked for more rounds goes on, and ends like one asked for them at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+import fedskew
+from fedskew.experiment import Run
+
+SETTINGS: dict[str, Any] = {
+    "federation": {"samples": 300, "clients": 5, "unseen": 1},
+    "model": {"name": "mlp", "hidden": [12]},
+    "train": {"batch_size": 16},
+}
+
+
+TIMED = ("result.json", "checkpoint.json")
+"""Files that also tell the time, or how many digits it has."""
+
+
+def settings(rounds: int, method: Any, evaluate: dict[str, Any], **train: Any) -> dict[str, Any]:
+    sections = {"train": {**SETTINGS["train"], "rounds": rounds, **train}, "evaluate": evaluate}
+    return {**SETTINGS, "method": method, **sections}
+
+
+def untimed(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in ("seconds", "timing.jsonl")}
+
+
+def assert_same_run(ours: Run, theirs: Run) -> None:
+    """To the byte, but for the time; files that only one has are told by name."""
+
+    def files(run: Run) -> dict[str, bytes]:
+        paths = [p for p in run.path.rglob("*") if p.is_file() and not p.name.startswith(".")]
+        return {str(p.relative_to(run.path)): p.read_bytes() for p in paths}
+
+    one, other = files(ours), files(theirs)
+    assert sorted(one) == sorted(other)
+    for name in one:
+        if name in ("timing.jsonl", *TIMED) or name.endswith((".png", ".npz")):
+            continue
+        assert one[name] == other[name], name
+    for name in TIMED:
+        mine, its = (json.loads(found[name], object_hook=untimed) for found in (one, other))
+        assert json.dumps(mine, indent=1) == json.dumps(its, indent=1)
+    for name in (n for n in one if n.endswith(".npz")):
+        with np.load(ours.path / name) as mine, np.load(theirs.path / name) as its:
+            for key in its.files:
+                np.testing.assert_array_equal(mine[key], its[key])
+
+
+FEDDISK = {"name": "feddisk", "density_rounds": 2, "local_epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("method", "evaluate", "train"),
+    [
+        ("fedavg", {}, {}),
+        ("scaffold", {"every": 3}, {"clients_per_round": 3}),
+        ("fedrep", {"every": 4, "fine_tune_epochs": 1}, {}),
+        ("fedshibu", {}, {}),
+        ("fedavg", {}, {"patience": 1, "lr": 1e-9}),
+        (FEDDISK, {"every": 2}, {}),
+    ],
+)
+def test_a_longer_run_is_the_same_whether_it_was_asked_for_at_once_or_later(
+    method: Any, evaluate: dict[str, Any], train: dict[str, Any], tmp_path: Path
+) -> None:
+    short = fedskew.run(settings(2, method, evaluate, **train), out=tmp_path / "later")
+    with pytest.warns(UserWarning, match="has up to 2 rounds; going on to 5"):
+        later = fedskew.run(settings(5, method, evaluate, **train), out=tmp_path / "later")
+    at_once = fedskew.run(settings(5, method, evaluate, **train), out=tmp_path / "at once")
+    assert later.path == short.path
+    assert_same_run(later, at_once)
+
+
+def test_rounds_that_are_done_are_not_done_again(tmp_path: Path) -> None:
+    fedskew.run(settings(2, "fedavg", {}), out=tmp_path, draw=False)
+    seen: list[int] = []
+    with pytest.warns(UserWarning, match="going on"):
+        fedskew.run(
+            settings(4, "fedavg", {}), out=tmp_path, draw=False,
+            watch=lambda progress, *_: seen.append(progress.round),
+        )  # fmt: skip
+    assert seen == [3, 4]
+
+
+def test_a_last_round_scored_out_of_turn_is_forgotten_and_so_is_its_choice(tmp_path: Path) -> None:
+    """Rounds 3 and 6 are in turn; of four rounds the fourth is scored because it is the last."""
+    evaluate = {"every": 3}
+    short = fedskew.run(settings(4, "fedavg", evaluate), out=tmp_path, draw=False)
+    assert {row.round for row in short.rows()} == {3, 4}
+    with pytest.warns(UserWarning, match="going on"):
+        longer = fedskew.run(settings(6, "fedavg", evaluate), out=tmp_path, draw=False)
+    assert {row.round for row in longer.rows()} == {3, 6}
+
+
+def test_a_run_that_is_stopped_while_it_grows_grows_on(tmp_path: Path) -> None:
+    class Stopped(BaseException):
+        pass
+
+    def stop(progress: Any, *_: Any) -> None:
+        if progress.round == 4:
+            raise Stopped
+
+    evaluate = {"every": 3}
+    fedskew.run(settings(2, "scaffold", evaluate), out=tmp_path / "later")
+    with pytest.raises(Stopped), pytest.warns(UserWarning, match="going on"):
+        fedskew.run(settings(5, "scaffold", evaluate), out=tmp_path / "later", watch=stop)
+    later = fedskew.run(settings(5, "scaffold", evaluate), out=tmp_path / "later")
+    assert_same_run(later, fedskew.run(settings(5, "scaffold", evaluate), out=tmp_path / "once"))
+
+
+def test_fewer_rounds_than_a_run_has_are_run_beside_it(tmp_path: Path) -> None:
+    long = fedskew.run(settings(4, "fedavg", {}), out=tmp_path, draw=False)
+    with pytest.warns(UserWarning, match="has more rounds; running 2 anew"):
+        short = fedskew.run(settings(2, "fedavg", {}), out=tmp_path, draw=False)
+    assert short.path.name == f"{long.path.name}-2-rounds"
+    assert (short.result["rounds"], long.result["rounds"]) == (2, 4)
+    assert fedskew.run(settings(2, "fedavg", {}), out=tmp_path, draw=False).path == short.path
+    alone = fedskew.run(settings(2, "fedavg", {}), out=tmp_path / "alone", draw=False)
+    model = "models/last/global.safetensors"
+    ours, theirs = load_file(short.path / model), load_file(alone.path / model)
+    assert all((ours[name] == theirs[name]).all() for name in theirs)
+
+
+def test_a_run_whose_earlier_stage_lasts_as_long_begins_anew_and_says_why(tmp_path: Path) -> None:
+    vae = {"federation": {**SETTINGS["federation"], "normalise": "unit"}, "model": "beta-vae"}
+    method = {"name": "distilled-vae", "samples": 20, "components": 1}
+    short = fedskew.run({**settings(1, method, {}), **vae}, out=tmp_path, draw=False)
+    with pytest.warns(UserWarning, match="which an earlier stage depends on"):
+        longer = fedskew.run({**settings(2, method, {}), **vae}, out=tmp_path, draw=False)
+    assert longer.path != short.path
+    assert longer.result["rounds"] == 2
