@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from fedskew.engine.cohort import Trained, Work, in_workers, train
+from fedskew.engine.cohort import Trained, Training, Work, in_workers, train
 from fedskew.engine.streams import stream
 from fedskew.errors import failure, locate, located
 from fedskew.federate.holdings import Holdings, context_of, remembered
@@ -27,6 +27,7 @@ from fedskew.parts.report import (
     Groups,
     Report,
 )
+from fedskew.recipe import Phase
 
 
 @dataclass(frozen=True)
@@ -43,97 +44,123 @@ class Outcome:
 AnyTask = TypeVar("AnyTask", TrainTask, DescribeTask)
 
 
+@dataclass
+class _Course:
+    """How far a client has come in a round: its models, and what its objectives remember."""
+
+    begun: Begun
+    shared: Tensors
+    personal: Tensors
+    steps: int = 0
+    loss: float = float("nan")
+    memories: Groups = field(default_factory=dict)
+    own: Tensors = field(default_factory=dict)
+
+    def model(self, phase: Phase) -> Tensors:
+        return self.shared if phase.model == "shared" else self.personal
+
+    def take(self, number: int, phase: Phase, result: Trained) -> None:
+        """Go on from where a phase ended."""
+        mine = owned(result.memory)
+        kept = {name: t for name, t in result.memory.items() if name not in own(mine)}
+        if kept:
+            self.memories[f"{MEMORY}-{number}"] = kept
+        if phase.model == "shared":
+            self.shared = result.tensors
+            self.own |= mine
+            self.steps += result.steps
+            self.loss = result.loss
+        else:
+            self.personal = result.tensors
+
+
 def train_clients(
     holdings: Holdings, tasks: Sequence[TrainTask], private: Mapping[str, Groups]
 ) -> list[Outcome]:
     """Every task's client trains through the recipe's phases, reports, and answers."""
-    plan = holdings.plan
     begun, errors = _begun(holdings, tasks, private)
-    models = {
-        "shared": {client: start.model for client, start in begun.items()},
-        "personal": {t.client: private[t.client].get(PERSONAL, plan.initial) for t in tasks},
+    initial = holdings.plan.initial
+    courses = {
+        client: _Course(start, start.model, private[client].get(PERSONAL, initial))
+        for client, start in begun.items()
     }
-    steps = {t.client: 0 for t in tasks}
-    losses: dict[str, float] = {}
-    memories: dict[str, Groups] = {t.client: {} for t in tasks}
-    owns: dict[str, Tensors] = {t.client: {} for t in tasks}
-    for number, phase in enumerate(plan.recipe.trains):
+    for number, phase in enumerate(holdings.plan.recipe.trains):
         going = [t for t in tasks if t.client not in errors]
         if not going:
             break
         training = holdings.training(phase, going[0].lr_factor)
         works = [
-            Work(
-                name=t.client,
-                rows=holdings.clients[t.client].train,
-                tensors=models[phase.model][t.client],
-                context=context_of(
-                    holdings,
-                    phase,
-                    training,
-                    holdings.clients[t.client].train,
-                    begun[t.client].model,
-                    private[t.client],
-                    t.broadcast,
-                ),
-                sample_weight=private[t.client].get(SAMPLE_WEIGHT, {}).get("w"),
-                key=(plan.seed, plan.stage, "train", number, t.client, t.round),
-                steps_before=_steps_before(private[t.client]),
-                memory=remembered(
-                    training,
-                    models[phase.model][t.client],
-                    private[t.client].get(f"{MEMORY}-{number}", {}),
-                ),
-            )
+            _work(holdings, number, training, t, courses[t.client], private[t.client])
             for t in going
         ]
         for task, result in zip(going, train(works, training), strict=True):
-            mine = owned(result.memory) if isinstance(result, Trained) else {}
-            if isinstance(result, Trained) and (not result.finite or not_finite(mine)):
-                errors[task.client] = "its parameters are not finite after training"
-            elif isinstance(result, Trained):
-                models[phase.model][task.client] = result.tensors
-                own_names = own(mine)
-                if kept := {n: t for n, t in result.memory.items() if n not in own_names}:
-                    memories[task.client][f"{MEMORY}-{number}"] = kept
-                if phase.model == "shared":
-                    owns[task.client] |= mine
-                    steps[task.client] += result.steps
-                    losses[task.client] = result.loss
-            else:
+            if isinstance(result, Exception):
                 locate(result, f"phase {number + 1}")
                 errors[task.client] = failure(result, _place(holdings, task))
+            elif not result.finite or not_finite(owned(result.memory)):
+                errors[task.client] = "its parameters are not finite after training"
+            else:
+                courses[task.client].take(number, phase, result)
 
     def answer(task: TrainTask) -> Outcome:
-        name = task.client
-        if name in errors:
-            return Outcome(name, error=errors[name])
-        trained = models["shared"][name]
-        keeps: Groups = dict(memories[name])
-        if plan.private:
-            keeps[SHARED] = {n: trained[n] for n in plan.private}
-        if plan.recipe.objective.counts_steps:
-            total = _steps_before(private[name]) + steps[name]
-            keeps[STEPS] = {"n": torch.tensor(total)}
-        if plan.has_personal_phase:
-            keeps[PERSONAL] = models["personal"][name]
-        if plan.has_personal_steps:
-            keeps[PERSONAL] = {**trained, **owns[name]}
-        sends, kept = _reported(holdings, task, plan.recipe.reports, begun[name], trained,
-                                steps[name], private[name])  # fmt: skip
-        update = Update(
-            name,
-            {n: trained[n] for n in plan.shared_in_order},
-            size=len(holdings.clients[name].train),
-            steps=steps[name],
-            reports=sends,
-        )
-        keeps.update(kept)
-        if wrong := not_finite(*sends.values(), *kept.values()):
-            return Outcome(name, error=f"its report {wrong} is not finite")
-        return Outcome(name, update, keeps, losses.get(name, float("nan")))
+        if task.client in errors:
+            return Outcome(task.client, error=errors[task.client])
+        return _answer(holdings, task, courses[task.client], private[task.client])
 
     return _answers(holdings, answer, tasks)
+
+
+def _work(
+    holdings: Holdings,
+    number: int,
+    training: Training,
+    task: TrainTask,
+    course: _Course,
+    private: Groups,
+) -> Work:
+    """What the engine needs to know of a client for one phase."""
+    plan, rows = holdings.plan, holdings.clients[task.client].train
+    phase = plan.recipe.trains[number]
+    model = course.model(phase)
+    return Work(
+        name=task.client,
+        rows=rows,
+        tensors=model,
+        context=context_of(
+            holdings, phase, training, rows, course.begun.model, private, task.broadcast
+        ),
+        sample_weight=private.get(SAMPLE_WEIGHT, {}).get("w"),
+        key=(plan.seed, plan.stage, "train", number, task.client, task.round),
+        steps_before=_steps_before(private),
+        memory=remembered(training, model, private.get(f"{MEMORY}-{number}", {})),
+    )
+
+
+def _answer(holdings: Holdings, task: TrainTask, course: _Course, private: Groups) -> Outcome:
+    """What a client that has trained sends, and what it keeps."""
+    plan, name, trained = holdings.plan, task.client, course.shared
+    keeps: Groups = dict(course.memories)
+    if plan.private:
+        keeps[SHARED] = {n: trained[n] for n in plan.private}
+    if plan.recipe.objective.counts_steps:
+        keeps[STEPS] = {"n": torch.tensor(_steps_before(private) + course.steps)}
+    if plan.has_personal_phase:
+        keeps[PERSONAL] = course.personal
+    if plan.has_personal_steps:
+        keeps[PERSONAL] = {**trained, **course.own}
+    sends, kept = _reported(
+        holdings, task, plan.recipe.reports, course.begun, trained, course.steps, private
+    )
+    if wrong := not_finite(*sends.values(), *kept.values()):
+        return Outcome(name, error=f"its report {wrong} is not finite")
+    update = Update(
+        name,
+        {n: trained[n] for n in plan.shared_in_order},
+        size=len(holdings.clients[name].train),
+        steps=course.steps,
+        reports=sends,
+    )
+    return Outcome(name, update, {**keeps, **kept}, course.loss)
 
 
 def describe_clients(

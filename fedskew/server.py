@@ -132,22 +132,19 @@ def federate(
             kept if selected.round in (0, number) else progress.kept_then,
             None if rounds.scores_in_turn(number) or not rows else progress.selected,
         )  # fmt: skip
-        losses = [answer.loss for answer in answers if answer.error is None]
         down, up = _traffic(plan, asks, updates)
         if number == 1:
             down, up = down + handed.bytes_down, up + handed.bytes_up
         record = RoundRecord(
-            stage=plan.stage,
-            round=number,
-            participants=len(updates),
-            train_loss=sum(losses) / len(losses) if losses else math.nan,
-            bytes_down=down,
-            bytes_up=up,
-            failures=failures,
-            notes=state.notes,
+            plan.stage, number, len(updates), _mean_loss(answers), down, up, failures, state.notes
         )
         journal.commit(progress, rows, record)
     return progress
+
+
+def _mean_loss(answers: Sequence[Answer]) -> float:
+    losses = [answer.loss for answer in answers if answer.error is None]
+    return sum(losses) / len(losses) if losses else math.nan
 
 
 def _trainers(plan: Plan, roster: Roster) -> list[str]:

@@ -20,6 +20,7 @@ from fedskew.data.federation import Client, Federation
 from fedskew.experiment import Run, make_federation
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.discrepancy import Settled
+from fedskew.parts.distil import FromDecoders
 from fedskew.report.terminal import run_summary
 from fedskew.score import Row
 from fedskew.server import Progress
@@ -171,16 +172,14 @@ def test_an_unfinished_stage_is_not_taken_over(tmp_path: Path) -> None:
 @pytest.fixture
 def invented(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """All data a server makes up, one tensor each time it does."""
-    import fedskew.experiment
-
     made: list[Tensor] = []
-    add = fedskew.experiment._with_invented
+    draw = FromDecoders.samples
 
-    def listening(federation: Federation, x: Tensor) -> tuple[Federation, Client]:
-        made.append(x)
-        return add(federation, x)
+    def listening(*given: Any) -> Tensor:
+        made.append(draw(*given))
+        return made[-1]
 
-    monkeypatch.setattr("fedskew.experiment._with_invented", listening)
+    monkeypatch.setattr(FromDecoders, "samples", listening)
     return made
 
 

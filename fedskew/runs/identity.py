@@ -76,15 +76,18 @@ def resolve(config: Config) -> Config:
 
 
 def resolved_method(method: Named) -> Named:
-    """A method with its defaults, and its base, if it has one, with those of the base."""
-    known = find(method.name)
-    knobs = {**known.defaults, **method.knobs}
-    # A method of a user's own may want a plain name, or mean something else by the word.
-    hint = str(known.make.__annotations__.get("base"))
-    base = knobs.get("base") if ":" not in method.name or "Mapping" in hint else None
+    """A method with its defaults, and its base, if it has one, with those of the base.
+
+    A user's own function gets its base as it was given, for it may take nothing but a name; what
+    the base's defaults are is noted when its recipe is made (see ``identify``).
+    """
+    found = find(method.name)
+    knobs = {**found.defaults, **method.knobs}
+    base = knobs.get("base")
     given: dict[str, Any] = dict(base) if isinstance(base, Mapping) else {"name": base}
     name = given.get("name")
-    if isinstance(name, str) and (":" in name or name in methods()):
+    ours = found.make.__module__.startswith("fedskew.")
+    if ours and isinstance(name, str) and (":" in name or name in methods()):
         knobs["base"] = resolved_method(Named(**given)).model_dump()
     return _plain(Named(name=method.name, **knobs))
 

@@ -105,7 +105,7 @@ def test_nothing_is_traced_and_nothing_stacked() -> None:
     assert isinstance(holdings.training(holdings.plan.recipe.trains[0]).step, PlainStep)
     run(holdings, 1)
     assert not {"make_fx", "vmap", "_trace"} & set().union(*(s.frames for s in objective.losses))
-    assert not any(holdings.graphs.values())
+    assert not any(holdings._steps.values())
 
 
 @dataclass(frozen=True)

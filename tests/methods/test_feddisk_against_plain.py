@@ -231,7 +231,7 @@ def test_feddisk_is_two_densities_their_tempered_ratio_and_a_weighted_loss(
     for client in digits().clients:
         found = stored["weight"][stored["client"] == client.name]
         np.testing.assert_allclose(found, alphas[client.name].numpy(), rtol=1e-4)
-    (kept,) = (done.path / "checkpoint").glob("private-main-*")
+    (kept,) = (done.path / "checkpoint").glob("private-local-density-handed*")
     groups = load_groups(kept)
     for name, power in powers.items():
         assert float(groups[f"{name}/weighing"]["power"]) == pytest.approx(power, abs=1e-4)

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from fedskew.engine.graph import TracedStep, for_each_client, leaves
 from fedskew.errors import ConfigError
+from fedskew.federate.holdings import roster_of
 from fedskew.models import seeded
 from fedskew.parts.agreement import SHARES, AndMask, GroupDro, Mldg, SandMask, successors
 from fedskew.parts.invariance import EnvironmentErm
@@ -419,9 +420,9 @@ def test_clients_in_a_traced_stack_train_as_each_would_alone(
 
 @pytest.mark.parametrize("objective", [AndMask(), SandMask(), Mldg()])
 def test_a_model_with_batch_statistics_is_refused(objective: EnvironmentErm) -> None:
-    objective.check(toy_model(), toy_federation(), 5)
+    objective.check(toy_model(), roster_of(toy_federation()), 5)
     with pytest.raises(ConfigError, match="BatchNorm"):
-        objective.check(toy_model("batch-norm"), toy_federation(), 5)
+        objective.check(toy_model("batch-norm"), roster_of(toy_federation()), 5)
 
 
 def test_shares_of_a_model_with_batch_statistics_move_its_buffers() -> None:
@@ -467,7 +468,7 @@ def test_knobs_out_of_range_are_refused(
 def test_a_run_says_what_is_left_of_it_with_one_environment(
     objective: EnvironmentErm, says: str
 ) -> None:
-    (remark,) = objective.remarks(toy_federation().with_data(environment=None))
+    (remark,) = objective.remarks(roster_of(toy_federation().with_data(environment=None)))
 
     assert remark.startswith("4 of 4 clients have one environment only: for them ")
     assert says in remark

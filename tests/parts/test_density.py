@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedskew.data.federation import Client, Federation
 from fedskew.errors import ConfigError
+from fedskew.federate.holdings import roster_of
 from fedskew.models import seeded
 from fedskew.models.made import Made
 from fedskew.parts.density import BEST, BEST_LOSS, DensityLoss, KeepBest, explained
@@ -102,7 +103,7 @@ def of_values(*values: float) -> Federation:
 )
 def test_values_that_are_no_probabilities_are_refused(values: tuple[float, ...], span: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        DensityLoss().check(model("made"), of_values(*values), 8)
+        DensityLoss().check(model("made"), roster_of(of_values(*values)), 8)
     assert str(raised.value) == (
         f"model 'made' needs values in [0, 1], but these span {span}: set federation.normalise = "
         "'unit', or choose 'gaussian-made'."
@@ -110,8 +111,8 @@ def test_values_that_are_no_probabilities_are_refused(values: tuple[float, ...],
 
 
 def test_values_from_0_to_1_are_taken_and_a_gaussian_made_takes_any() -> None:
-    DensityLoss().check(model("made"), of_values(0.0, 1.0), 8)
-    DensityLoss().check(model("gaussian-made"), of_values(-7.0, 1e3), 8)
+    DensityLoss().check(model("made"), roster_of(of_values(0.0, 1.0)), 8)
+    DensityLoss().check(model("gaussian-made"), roster_of(of_values(-7.0, 1e3)), 8)
 
 
 def kept_of(federation: Federation, log_odds: list[float]) -> tuple[list[Groups], Groups]:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from fedskew.data.federation import Federation
 from fedskew.engine.graph import TracedStep, for_each_client, leaves
 from fedskew.errors import ConfigError
+from fedskew.federate.holdings import roster_of
 from fedskew.parts.invariance import (
     Annealed,
     Coral,
@@ -435,9 +436,9 @@ def test_scores_are_those_of_a_classifier() -> None:
 
 @pytest.mark.parametrize("objective", [Irm(), IbIrm(), Irm(by_environment=False)])
 def test_batches_without_two_halves_are_refused(objective: Irm | IbIrm) -> None:
-    objective.check(MODULE, toy_federation(), 8)
+    objective.check(MODULE, roster_of(toy_federation()), 8)
     with pytest.raises(ConfigError, match=r"train\.batch_size must be even, not 9: .* two halves"):
-        objective.check(MODULE, toy_federation(), 9)
+        objective.check(MODULE, roster_of(toy_federation()), 9)
 
 
 @pytest.mark.parametrize("values", [(-1.0, 1.0, 5), (1.0, float("nan"), 5), (1.0, 1.0, -5)])
@@ -476,16 +477,18 @@ def with_environments() -> Federation:
 def test_a_run_says_for_whom_there_is_nothing_to_compare(
     objective: EnvironmentErm, says: str
 ) -> None:
-    (some,) = objective.remarks(with_environments())
+    (some,) = objective.remarks(roster_of(with_environments()))
     assert some.startswith("2 of 4 clients have one environment only: for them ")
     assert says in some
-    (everybody,) = objective.remarks(toy_federation().with_data(environment=None))
+    (everybody,) = objective.remarks(roster_of(toy_federation().with_data(environment=None)))
     assert everybody == some.replace("2 of 4", "4 of 4")
-    assert replace(objective, by_environment=False).remarks(with_environments()) == (everybody,)
+    assert replace(objective, by_environment=False).remarks(roster_of(with_environments())) == (
+        everybody,
+    )
 
 
 def test_nothing_is_said_where_everybody_has_several_or_nothing_compares() -> None:
     several = torch.arange(len(toy_federation().y)) % 2
 
-    assert Irm().remarks(toy_federation().with_data(environment=several)) == ()
-    assert EnvironmentErm().remarks(toy_federation()) == ()
+    assert Irm().remarks(roster_of(toy_federation().with_data(environment=several))) == ()
+    assert EnvironmentErm().remarks(roster_of(toy_federation())) == ()

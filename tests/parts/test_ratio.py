@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedskew.data.federation import Client, Federation
 from fedskew.errors import ConfigError
+from fedskew.federate.holdings import roster_of
 from fedskew.models import seeded
 from fedskew.models.made import BernoulliMade, GaussianMade, Made
 from fedskew.parts.density import BEST
@@ -381,7 +382,9 @@ def test_everybodys_model_is_kept_and_is_where_warm_clients_begin(warm: bool) ->
         (lambda: SampleWeights("equal", math.nan), "clip must be above 1, not nan."),
         (lambda: SampleWeights("equal", math.inf), "clip must be above 1, not inf."),
         (
-            lambda: SampleWeights("oracle").check(federated(torch.ones(4, 3), torch.ones(2, 3))),
+            lambda: SampleWeights("oracle").check(
+                roster_of(federated(torch.ones(4, 3), torch.ones(2, 3)))
+            ),
             "estimator 'oracle' needs data whose law is known, which bits is not.",
         ),
     ],

@@ -14,6 +14,7 @@ from scipy.spatial.distance import pdist, squareform
 from fedskew.data.federation import Client
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
+from fedskew.federate.holdings import roster_of
 from fedskew.parts.report import Finished
 from fedskew.parts.similarity import (
     Fingerprint,
@@ -272,4 +273,4 @@ def test_impossible_settings_are_refused(knobs: dict[str, Any], says: str) -> No
 
 def test_a_public_probe_needs_public_samples() -> None:
     with pytest.raises(ConfigError, match=r"set federation\.public, which is 0"):
-        Fingerprint(probe="public").check(toy_federation())
+        Fingerprint(probe="public").check(roster_of(toy_federation()))

@@ -138,9 +138,3 @@ def test_a_finished_run_is_not_reused_when_one_number_of_the_data_changes(tmp_pa
     assert second.path != first.path
     write_csv(data)
     assert fedskew.run(settings, out=out, draw=False) == first
-
-
-def test_a_finished_run_is_not_taken_for_one_of_other_rounds(finished: fedskew.Run) -> None:
-    longer = {**QUICK, "train": {"rounds": 2}}
-    with pytest.raises(fedskew.RunError, match="begun as a run of 1 rounds, not 2"):
-        fedskew.run(longer, out=finished.path.parent, draw=False)

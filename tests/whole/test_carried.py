@@ -6,7 +6,6 @@ measured of all clients' models together takes their data in one place, and is l
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import digests
@@ -32,14 +31,6 @@ APART = {
 
 def in_bytes(federation: Federation, folder: RunFolder) -> Backend:
     return Carrier(local_backend(federation, folder))
-
-
-@pytest.fixture(scope="module")
-def recorded() -> dict[str, digests.Digests]:
-    known: dict[str, dict[str, digests.Digests]] = json.loads(digests.RECORDED.read_text())
-    if digests.machine() not in known:
-        pytest.skip(f"no digests were recorded on {digests.machine()}, only on {', '.join(known)}")
-    return known[digests.machine()]
 
 
 @pytest.mark.parametrize("name", APART)

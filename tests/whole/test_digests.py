@@ -6,7 +6,6 @@ of numbers is recorded together with the reason for it.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import digests
@@ -16,14 +15,6 @@ import pytest
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("digested")
-
-
-@pytest.fixture(scope="module")
-def recorded() -> dict[str, digests.Digests]:
-    known: dict[str, dict[str, digests.Digests]] = json.loads(digests.RECORDED.read_text())
-    if digests.machine() not in known:
-        pytest.skip(f"no digests were recorded on {digests.machine()}, only on {', '.join(known)}")
-    return known[digests.machine()]
 
 
 @pytest.mark.parametrize("name", digests.works(Path()))
