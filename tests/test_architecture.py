@@ -47,7 +47,7 @@ OTHER_MEANINGS = {
     ("config.py", "fedavg"): "the default method, the only name the package chooses for a user",
     ("models/made.py", "made"): "the name of a model",
     ("finish.py", "central"): ON,
-    ("folder.py", "private"): STATE,
+    ("runs/checkpoint.py", "private"): STATE,
     ("report/standings.py", "central"): ON,
     ("report/terminal.py", "central"): ON,
     ("selection.py", "central"): ON,
