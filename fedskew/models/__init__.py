@@ -81,8 +81,9 @@ def redrawn(module: nn.Module, seed: int) -> dict[str, Tensor]:
                 layer.reset_parameters()
             elif next(layer.parameters(recurse=False), None) is not None:
                 raise ConfigError(
-                    f"layer {name!r} ({type(layer).__name__}) has no reset_parameters, so clients "
-                    "cannot each draw an initial model: set shared_start = true."
+                    f"layer {name!r} ({type(layer).__name__}) has no reset_parameters, so no "
+                    "further initial model can be drawn: give it one, or choose settings under "
+                    "which all begin with one model (shared_start = true)."
                 )
     return {name: t.detach() for name, t in copied.state_dict().items()}
 

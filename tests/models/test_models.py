@@ -296,8 +296,9 @@ def test_a_layer_that_cannot_be_drawn_again_is_named_with_a_way_out() -> None:
     with pytest.raises(ConfigError) as raised:
         redrawn(Classifier(nn.Sequential(attention), nn.Linear(4, 2)), seed=0)
     assert str(raised.value) == (
-        "layer 'body.0' (MultiheadAttention) has no reset_parameters, so clients cannot each draw "
-        "an initial model: set shared_start = true."
+        "layer 'body.0' (MultiheadAttention) has no reset_parameters, so no further initial model "
+        "can be drawn: give it one, or choose settings under which all begin with one model "
+        "(shared_start = true)."
     )
 
 
