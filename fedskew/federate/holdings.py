@@ -171,7 +171,7 @@ class Holdings:
             environment=federation.environment if environments > 1 else None,
             environments=environments,
             memory=memory,
-            noise=partial(objective.noise, module),
+            noise=partial(objective.noise, plan.blueprint),
             pads=not trains_batch_statistics(module),
             counts_steps=objective.counts_steps,
             drops=any(isinstance(layer, StreamDropout) for layer in module.modules()),
@@ -186,7 +186,7 @@ class Holdings:
         def score(module: nn.Module, tensors: Tensors, batch: dict[str, Any]) -> Tensors:
             return chosen.scores(Bound(module, tensors), Batch(**batch))
 
-        noise = partial(chosen.noise, self.plan.module)
+        noise = partial(chosen.noise, self.plan.blueprint)
         return Scoring(
             self.plan.evaluation, score, chosen.summed, noise, self.x, self.y,
             plain=self.plan.execution.is_plain,

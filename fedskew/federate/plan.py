@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -51,6 +52,11 @@ class Plan:
     @cached_property
     def evaluation(self) -> EvaluationModules:
         return EvaluationModules(self.module)
+
+    @cached_property
+    def blueprint(self) -> nn.Module:
+        """The model without its numbers: calling a model swaps them, for other threads too."""
+        return copy.deepcopy(self.module).to("meta")
 
     @cached_property
     def shared(self) -> frozenset[str]:
