@@ -17,9 +17,9 @@ from benchmarks.ratio_parts.measure import Result, finished
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting, cheapest_first, settings
 from benchmarks.ratio_parts.tell import Facts, page
 from fedskew import run
+from fedskew.comparisons.runner import Shelf
 from fedskew.errors import FedskewError
-from fedskew.folder import RunFolder
-from fedskew.runner import Shelf
+from fedskew.runs.folder import RunFolder
 from fedskew.store import make_folder, write_atomically, write_json
 from fedskew.suites.machine import provenance
 from fedskew.suites.measure import MADE_WITH

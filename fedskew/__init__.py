@@ -12,14 +12,14 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedskew.comparison import Comparison, compare
+    from fedskew.comparisons.comparison import Comparison, compare
     from fedskew.config import Config, load_config, make_config
     from fedskew.data.federation import Client, Federation
     from fedskew.deploy.adapt import adapt
     from fedskew.deploy.generate import generate
     from fedskew.deploy.predict import predict
     from fedskew.errors import ConfigError, DataError, FedskewError, RunError
-    from fedskew.experiment import Run, load_run, make_federation, run
+    from fedskew.federate.recipe import Adapt, Card, Phase, Recipe, method
     from fedskew.parts.aggregate import Aggregator, Weighting
     from fedskew.parts.begin import Begin, Begun
     from fedskew.parts.correct import Correction
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedskew.parts.report import Report, Reported
     from fedskew.parts.select import but, only
     from fedskew.parts.step import Step
-    from fedskew.recipe import Adapt, Card, Phase, Recipe, method
+    from fedskew.runs.experiment import Run, load_run, make_federation, run
 
 __all__ = [
     "Adapt",
@@ -72,13 +72,13 @@ __all__ = [
 __version__ = version("fedskew")
 
 _HOME = {
-    "Adapt": "fedskew.recipe",
+    "Adapt": "fedskew.federate.recipe",
     "Aggregator": "fedskew.parts.aggregate",
     "Begin": "fedskew.parts.begin",
     "Begun": "fedskew.parts.begin",
-    "Card": "fedskew.recipe",
+    "Card": "fedskew.federate.recipe",
     "Client": "fedskew.data.federation",
-    "Comparison": "fedskew.comparison",
+    "Comparison": "fedskew.comparisons.comparison",
     "Config": "fedskew.config",
     "ConfigError": "fedskew.errors",
     "Correction": "fedskew.parts.correct",
@@ -88,26 +88,26 @@ _HOME = {
     "FedskewError": "fedskew.errors",
     "Finding": "fedskew.parts.finding",
     "Objective": "fedskew.parts.objective",
-    "Phase": "fedskew.recipe",
-    "Recipe": "fedskew.recipe",
+    "Phase": "fedskew.federate.recipe",
+    "Recipe": "fedskew.federate.recipe",
     "Report": "fedskew.parts.report",
     "Reported": "fedskew.parts.report",
-    "Run": "fedskew.experiment",
+    "Run": "fedskew.runs.experiment",
     "RunError": "fedskew.errors",
     "Step": "fedskew.parts.step",
     "Weighting": "fedskew.parts.aggregate",
     "adapt": "fedskew.deploy.adapt",
     "but": "fedskew.parts.select",
-    "compare": "fedskew.comparison",
+    "compare": "fedskew.comparisons.comparison",
     "generate": "fedskew.deploy.generate",
     "load_config": "fedskew.config",
-    "load_run": "fedskew.experiment",
+    "load_run": "fedskew.runs.experiment",
     "make_config": "fedskew.config",
-    "make_federation": "fedskew.experiment",
-    "method": "fedskew.recipe",
+    "make_federation": "fedskew.runs.experiment",
+    "method": "fedskew.federate.recipe",
     "only": "fedskew.parts.select",
     "predict": "fedskew.deploy.predict",
-    "run": "fedskew.experiment",
+    "run": "fedskew.runs.experiment",
 }
 
 

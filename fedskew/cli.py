@@ -108,9 +108,9 @@ def run(
 
     The run's folder is named by its settings, data and code, so a finished run is not run again.
     """
+    from fedskew.comparisons.runner import Runner
     from fedskew.config import load_config
     from fedskew.report.terminal import run_summary
-    from fedskew.runner import Runner
     from fedskew.runs.identity import resolve
 
     settings = resolve(load_config(config_file(config), overrides or ()))
@@ -187,7 +187,7 @@ def compare(
     trained with or, without any (federation.unseen), on the central test set; one table a rule of
     choosing the round (last, validation, left-out, oracle).
     """
-    from fedskew.comparison import compare as compare_methods
+    from fedskew.comparisons.comparison import compare as compare_methods
     from fedskew.config import apply_overrides, make_config, read_toml
 
     values = read_toml(config_file(config)) if config else {}
@@ -243,8 +243,8 @@ def show(
     run_folder: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_FOLDER")],
 ) -> None:
     """Sum up a run: how far it is, its scores, what it sent, and what went wrong."""
-    from fedskew.experiment import load_run
     from fedskew.report.terminal import run_summary
+    from fedskew.runs.experiment import load_run
 
     typer.echo(run_summary(load_run(run_folder)))
 

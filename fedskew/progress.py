@@ -27,9 +27,9 @@ from fedskew.errors import debugging
 
 if TYPE_CHECKING:
     from fedskew.config import Config
-    from fedskew.experiment import Run
-    from fedskew.score import Row
-    from fedskew.server import Progress, RoundRecord
+    from fedskew.federate.metrics import Row
+    from fedskew.federate.server import Progress, RoundRecord
+    from fedskew.runs.experiment import Run
     from fedskew.suite import Step
 
 MOST_LINES = 20
@@ -61,8 +61,8 @@ class Look:
 
 def stretches(config: Config) -> dict[str, Stretch]:
     """The stages of a config's method, in order, by name."""
-    from fedskew.recipe import Stage, find
-    from fedskew.score import MAIN
+    from fedskew.federate.metrics import MAIN
+    from fedskew.federate.recipe import Stage, find
 
     recipe = find(config.method.name).recipe(**config.method.knobs)
     planned = {}
@@ -109,7 +109,7 @@ class Observer:
 
     def begin(self, config: Config, position: int = 1, total: int = 1, without: str = "") -> None:
         """A run starts, or is taken up again; ``without`` is the client it leaves out."""
-        from fedskew.matrix import label
+        from fedskew.comparisons.crossing import label
 
         left_out = f", without {without}" if without else ""
         self.name = f"{label(config.method)}, seed {config.seed}{left_out}"

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fedskew.experiment import Run, carry_out
-from fedskew.folder import RunFolder
-from fedskew.runner import Shelf
-from fedskew.score import Row
-from fedskew.server import Progress, RoundRecord
+from fedskew.comparisons.runner import Shelf
+from fedskew.federate.metrics import Row
+from fedskew.federate.server import Progress, RoundRecord
+from fedskew.runs.experiment import Run, carry_out
+from fedskew.runs.folder import RunFolder
 from fedskew.store import write_atomically, write_json
 from fedskew.suites.boxes import draw_boxes
 from fedskew.suites.clients import Data, look

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedskew.comparisons.runner import Shelf
 from fedskew.config import Config
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.graph import TracedStep
@@ -21,9 +22,12 @@ from fedskew.engine.plan import Execution
 from fedskew.federate.backends.carrier import Carrier
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.holdings import Holdings
+from fedskew.federate.metrics import Row
 from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.recipe import Recipe, find, methods
 from fedskew.federate.rounds import Rounds
 from fedskew.federate.rows import broadcast_of
+from fedskew.federate.server import Progress, RoundRecord, federate
 from fedskew.federate.tasks import Answer, Ask
 from fedskew.models.civae import Civae
 from fedskew.models.made import GaussianMade
@@ -33,10 +37,6 @@ from fedskew.parts.agreement import PerEnvironment
 from fedskew.parts.begin import Opening
 from fedskew.parts.finding import Finding, Holder, Left
 from fedskew.parts.report import Finished, Groups
-from fedskew.recipe import Recipe, find, methods
-from fedskew.runner import Shelf
-from fedskew.score import Row
-from fedskew.server import Progress, RoundRecord, federate
 
 Tensors = dict[str, Tensor]
 Knobs = Mapping[str, Any]

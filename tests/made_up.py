@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fedskew.federate.metrics import Row
 from fedskew.runs.results import METRICS, Results
-from fedskew.score import Row
 
 
 def write_rows(folder: Path, rows: Iterable[Row]) -> Path:

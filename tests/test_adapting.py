@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedskew import adapting
-from fedskew.adapting import Adaptation, adapted, held_out, shots
 from fedskew.config import make_config
 from fedskew.data.federation import Federation, Indices
 from fedskew.engine import cohort
@@ -25,11 +24,12 @@ from fedskew.engine.cohort import Work
 from fedskew.engine.evaluate import Question
 from fedskew.engine.graph import Graphs
 from fedskew.engine.streams import stream
+from fedskew.federate.adapting import Adaptation, adapted, held_out, shots
 from fedskew.federate.holdings import Holdings, roster_of
 from fedskew.federate.planning import adaptations
+from fedskew.federate.recipe import Adapt
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.objective import Batch, Bound, Objective
-from fedskew.recipe import Adapt
 
 LADDER = (0, 1, 2, 4, 8, 10)
 CIVAES = ["civae", "fed-civae", "fedreptile-civae"]

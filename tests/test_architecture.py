@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import fedskew
+from fedskew.federate.recipe import methods
 from fedskew.parts.aggregate import Aggregator, Weighting
 from fedskew.parts.begin import Begin
 from fedskew.parts.correct import Correction
@@ -24,7 +25,6 @@ from fedskew.parts.finding import Finding
 from fedskew.parts.objective import Objective
 from fedskew.parts.report import Report
 from fedskew.parts.step import Step
-from fedskew.recipe import methods
 
 ROOT = Path(fedskew.__file__).parent
 INSIDE = ("methods", "parts")
@@ -46,11 +46,11 @@ STATE = "a client's own state in a run folder"
 OTHER_MEANINGS = {
     ("config.py", "fedavg"): "the default method, the only name the package chooses for a user",
     ("models/made.py", "made"): "the name of a model",
-    ("finish.py", "central"): ON,
+    ("runs/finish.py", "central"): ON,
     ("runs/checkpoint.py", "private"): STATE,
     ("report/standings.py", "central"): ON,
     ("report/terminal.py", "central"): ON,
-    ("selection.py", "central"): ON,
+    ("comparisons/selection.py", "central"): ON,
     ("federate/rows.py", "central"): ON,
     ("suites/figure.py", "central"): "a score of a suite",
     ("suites/measure.py", "central"): ON,

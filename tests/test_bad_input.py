@@ -373,7 +373,7 @@ def test_full_disk_leaves_the_last_round_to_resume_from(
             raise OSError(errno.ENOSPC, "No space left on device")
         flush(file)
 
-    monkeypatch.setattr("fedskew.experiment.draw_run", lambda path, federation: path)
+    monkeypatch.setattr("fedskew.runs.experiment.draw_run", lambda path, federation: path)
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         assert run_quick(tmp_path) == 2
@@ -396,7 +396,7 @@ def test_a_fault_of_ours_is_code_1_and_says_how_to_see_more(
         raise ZeroDivisionError("division\nby zero")
 
     monkeypatch.delenv("FEDSKEW_DEBUG", raising=False)
-    monkeypatch.setattr("fedskew.runner.make_federation", broken)
+    monkeypatch.setattr("fedskew.comparisons.runner.make_federation", broken)
     assert run_quick(tmp_path) == 1
     (sentence,) = capsys.readouterr().err.splitlines()
     assert sentence.startswith("internal error: ZeroDivisionError: division by zero")
@@ -412,7 +412,7 @@ def test_a_run_begun_with_other_data_is_left_alone_and_another_begins(
     path = tmp_path / "own.npz"
     setting = write_npz(path)
     settings = (setting, "federation.partition=iid")
-    monkeypatch.setattr("fedskew.experiment.draw_run", lambda path, federation: path)
+    monkeypatch.setattr("fedskew.runs.experiment.draw_run", lambda path, federation: path)
     assert run_quick(tmp_path / "runs", *settings) == 0
     (run,) = (tmp_path / "runs").iterdir()
     (run / "result.json").unlink()

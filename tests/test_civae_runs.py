@@ -19,10 +19,10 @@ from fedskew.data.federation import Federation
 from fedskew.data.raw import RawSamples
 from fedskew.data.sources import inverted
 from fedskew.errors import ConfigError, RunError
-from fedskew.experiment import Run
-from fedskew.predictions import load_predictions
-from fedskew.recipe import find
-from fedskew.score import Row
+from fedskew.federate.metrics import Row
+from fedskew.federate.predictions import load_predictions
+from fedskew.federate.recipe import find
+from fedskew.runs.experiment import Run
 
 FEDERATION = toy_federation()
 SEEN, UNSEEN = [f"c{k}" for k in range(4)], ["c4"]

@@ -18,17 +18,17 @@ from rich.console import Console
 
 from fedskew import cli
 from fedskew.cli import main
+from fedskew.comparisons.crossing import label, pairs
 from fedskew.config import load_config, make_config
 from fedskew.data.datasets import load
-from fedskew.experiment import load_run, run
+from fedskew.federate.metrics import Row
+from fedskew.federate.recipe import methods
 from fedskew.federate.rounds import Choice
-from fedskew.matrix import label, pairs
+from fedskew.federate.server import Progress, RoundRecord
 from fedskew.parts.aggregate import ServerState
 from fedskew.progress import Live, Plain
-from fedskew.recipe import methods
+from fedskew.runs.experiment import load_run, run
 from fedskew.runs.identity import resolve
-from fedskew.score import Row
-from fedskew.server import Progress, RoundRecord
 
 QUICK = ["--set", "model=logistic", "--set", "train.rounds=2", "--set", "federation.clients=3"]
 FEDSKEW = [sys.executable, "-c", "import sys, fedskew.cli; sys.exit(fedskew.cli.main())"]
@@ -254,7 +254,7 @@ def test_objectives_and_aggregators_may_be_listed_in_many_ways(
         found.update(options, methods=methods)
         return "a table"
 
-    monkeypatch.setattr("fedskew.comparison.compare", compared)
+    monkeypatch.setattr("fedskew.comparisons.comparison.compare", compared)
     assert main(["compare", "fedavg", "ditto", *lists.split(), "--leave-out", "3"]) == 0
     assert (found["methods"], found["seeds"], found["leave_out"]) == (["fedavg", "ditto"], 2, 3)
     assert [label(p.method) for p in pairs(found["objectives"], found["aggregators"])] == [

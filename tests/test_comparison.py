@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from fedskew.comparison import Comparison, compare
+from fedskew.comparisons.comparison import Comparison, compare
+from fedskew.comparisons.crossing import Given, label, parse_method
 from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, make_federation
-from fedskew.matrix import Given, label, parse_method
 from fedskew.report.leaderboard import Spread
+from fedskew.runs.experiment import Run, make_federation
 
 CLIENTS, ROUNDS, PARAMETERS = 3, 2, 64 * 10 + 10
 QUICK = make_config(
@@ -34,9 +34,9 @@ QUICK = make_config(
 def _no_pictures() -> Iterator[None]:
     """Figures have tests of their own and take longer than these runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedskew.experiment.is_drawn", lambda path: True)
-        patch.setattr("fedskew.experiment.draw_run", lambda path, federation: path)
-        patch.setattr("fedskew.comparison.draw_comparison", lambda *given: None)
+        patch.setattr("fedskew.runs.experiment.is_drawn", lambda path: True)
+        patch.setattr("fedskew.runs.experiment.draw_run", lambda path, federation: path)
+        patch.setattr("fedskew.comparisons.comparison.draw_comparison", lambda *given: None)
         yield
 
 
@@ -211,7 +211,7 @@ def test_nothing_is_run_twice_and_data_are_loaded_once_a_seed(
         loads.append(config.seed)
         return make_federation(config, data_dir)
 
-    monkeypatch.setattr("fedskew.runner.make_federation", counted)
+    monkeypatch.setattr("fedskew.comparisons.runner.make_federation", counted)
     first = compare(["fedavg"], QUICK, seeds=1, out=tmp_path)
     assert loads == [0]
     results = [path / "result.json" for row in first.leaderboard for path in row.runs]

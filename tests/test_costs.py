@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedskew.costs import (
+from fedskew.comparisons.costs import (
     Exchange,
     Spending,
     best_of,
@@ -19,7 +19,7 @@ from fedskew.costs import (
     spending,
     times_cheaper,
 )
-from fedskew.server import RoundRecord
+from fedskew.federate.server import RoundRecord
 
 BASELINES = {"FedAvg": 0, "FedBN": 1, "FedProx": 2, "FedROD": 3}
 PUBLISHED = {

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from fedskew.cli import main
-from fedskew.comparison import compare
+from fedskew.comparisons.comparison import compare
+from fedskew.comparisons.crossing import known_aggregators, known_objectives, pairs
 from fedskew.config import make_config
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, make_federation, run
-from fedskew.matrix import known_aggregators, known_objectives, pairs
 from fedskew.parts.invariance import Irm, Vrex
 from fedskew.report.terminal import run_summary
+from fedskew.runs.experiment import Run, make_federation, run
 
 OBJECTIVES = ("erm", "irm", "vrex", "mldg", "ib-erm", "ib-irm", "mmd", "coral", "groupdro",
               "and-mask", "sand-mask")  # fmt: skip
@@ -181,7 +181,7 @@ def test_the_command_line_says_why_and_exits_with_2(
 
 
 def test_a_multiplier_that_stays_the_same_counts_no_steps() -> None:
-    from fedskew.recipe import find
+    from fedskew.federate.recipe import find
 
     same, changing = find("irm").recipe(before=2.0, lam=2.0), find("irm").recipe()
     assert isinstance(same.objective, Irm)
@@ -199,7 +199,7 @@ def test_an_adapting_client_minimises_plain_cross_entropy(tmp_path: Path) -> Non
 
 
 def test_a_base_with_stages_is_refused() -> None:
-    from fedskew.recipe import find
+    from fedskew.federate.recipe import find
 
     with pytest.raises(ConfigError, match="base = 'feddisk'"):
         find("irm").recipe(base="feddisk")

@@ -18,10 +18,12 @@ from torch import Tensor
 
 import fedskew
 from fedskew.cli import main
-from fedskew.client import train_clients
 from fedskew.engine.plan import ONE_BY_ONE
 from fedskew.errors import RunError, clients_may_fail, place_of
+from fedskew.federate.client import train_clients
+from fedskew.federate.recipe import Adapt, Phase, Recipe
 from fedskew.federate.rounds import Rounds
+from fedskew.federate.scoring import look
 from fedskew.federate.tasks import ScoreTask, TrainTask
 from fedskew.parts.aggregate import Mean, ServerState, Update
 from fedskew.parts.begin import Begin, Begun, Start
@@ -29,13 +31,11 @@ from fedskew.parts.correct import Correction
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Tensors
 from fedskew.parts.report import Finished, Report, Reported
 from fedskew.progress import Live, Plain, observer
-from fedskew.recipe import Adapt, Phase, Recipe
-from fedskew.scoring import look
 
 MODULE = """
 import torch
 from fedskew.parts.objective import Erm
-from fedskew.recipe import Recipe
+from fedskew.federate.recipe import Recipe
 
 
 class Broken(Erm):

@@ -16,9 +16,9 @@ from fedskew import run
 from fedskew.config import make_config
 from fedskew.data.federation import Client, Federation
 from fedskew.errors import ConfigError, RunError
-from fedskew.experiment import Run, make_federation
+from fedskew.federate.recipe import find, methods
 from fedskew.parts.ratio import ALL_EQUAL, FINE, TOO_FEW
-from fedskew.recipe import find, methods
+from fedskew.runs.experiment import Run, make_federation
 from fedskew.runs.identity import resolve
 from fedskew.store import load_groups, load_tensors
 

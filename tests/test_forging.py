@@ -16,11 +16,11 @@ from torch import Tensor
 from fedskew import Federation, make_config, make_federation
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import find
 from fedskew.federate.rounds import Rounds
 from fedskew.models import seeded
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.mix import BySimilarity
-from fedskew.recipe import find
 
 CLIENTS, ROUNDS, SHARPEN, CAP = 10, 6, 4.0, 0.1
 Weights = dict[str, float]

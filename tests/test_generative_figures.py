@@ -20,7 +20,7 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 from fedskew.engine.streams import stream
-from fedskew.experiment import Run, make_federation, run
+from fedskew.federate.metrics import Row
 from fedskew.models.vae import Vae
 from fedskew.parts import generative
 from fedskew.report import generative_plots, plots
@@ -33,7 +33,7 @@ from fedskew.report.images import (
     sample_table,
     sampled_images,
 )
-from fedskew.score import Row
+from fedskew.runs.experiment import Run, make_federation, run
 
 TRAIN = {"rounds": 2, "optimiser": "adam", "lr": 1e-3}
 SKEWED = {"clients": 10, "partition": {"name": "dirichlet", "alpha": 0.5}}

@@ -17,13 +17,13 @@ from torch import Tensor
 from fedskew import run
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
-from fedskew.experiment import Run, make_federation
+from fedskew.federate.metrics import Row
+from fedskew.federate.server import Progress
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.discrepancy import Settled
 from fedskew.parts.distil import FromDecoders
 from fedskew.report.terminal import run_summary
-from fedskew.score import Row
-from fedskew.server import Progress
+from fedskew.runs.experiment import Run, make_federation
 
 ENCODER = (64 * 16 + 16) + (16 * 4 + 4)
 DECODER = (2 * 16 + 16) + (16 * 64 + 64)

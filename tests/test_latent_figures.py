@@ -14,10 +14,10 @@ from helpers import toy_federation, toy_vae
 from numpy.typing import NDArray
 from torch import nn
 
-from fedskew.experiment import Run, make_federation, run
 from fedskew.report import generative_plots
 from fedskew.report.generative import GLOBAL, Vaes
 from fedskew.report.latent import arranged, silhouette, space_table
+from fedskew.runs.experiment import Run, make_federation, run
 
 Array = NDArray[np.float64]
 

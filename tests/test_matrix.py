@@ -18,11 +18,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from fedskew.comparison import Comparison, compare
-from fedskew.config import Config, Named, make_config
-from fedskew.errors import ConfigError
-from fedskew.experiment import Run
-from fedskew.matrix import (
+from fedskew.comparisons.comparison import Comparison, compare
+from fedskew.comparisons.crossing import (
     known_aggregators,
     known_objectives,
     label,
@@ -30,11 +27,14 @@ from fedskew.matrix import (
     parse_method,
     split_names,
 )
+from fedskew.comparisons.selection import RULES, Curves
+from fedskew.config import Config, Named, make_config
+from fedskew.errors import ConfigError
+from fedskew.federate.metrics import Row
+from fedskew.federate.server import Progress, RoundRecord
 from fedskew.report import domain_plots
 from fedskew.report.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
-from fedskew.score import Row
-from fedskew.selection import RULES, Curves
-from fedskew.server import Progress, RoundRecord
+from fedskew.runs.experiment import Run
 
 QUICK = make_config(
     {
@@ -50,9 +50,9 @@ OBJECTIVES, COLUMNS = ("erm", "vrex (lam=1.0)"), ("fedavg", "scaffold")
 def _no_pictures() -> Iterator[None]:
     """Figures take longer than these runs; the heat maps have tests of their own below."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedskew.experiment.is_drawn", lambda path: True)
-        patch.setattr("fedskew.experiment.draw_run", lambda path, federation: path)
-        patch.setattr("fedskew.comparison.draw_comparison", lambda *given: None)
+        patch.setattr("fedskew.runs.experiment.is_drawn", lambda path: True)
+        patch.setattr("fedskew.runs.experiment.draw_run", lambda path, federation: path)
+        patch.setattr("fedskew.comparisons.comparison.draw_comparison", lambda *given: None)
         yield
 
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from scipy.linalg import sqrtm
 from torch import Tensor
 
-from fedskew import quality
 from fedskew.data.build import build
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.errors import ConfigError, DataError
-from fedskew.quality import Judge, frechet, inside, judge_for, judged
+from fedskew.federate import quality
+from fedskew.federate.quality import Judge, frechet, inside, judge_for, judged
 
 Array = NDArray[np.float64]
 

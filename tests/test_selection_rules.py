@@ -11,14 +11,23 @@ import numpy as np
 import pytest
 from made_up import results_of
 
+from fedskew.comparisons.selection import (
+    MEANING,
+    RULES,
+    Curves,
+    Members,
+    chosen,
+    curves_of,
+    folds,
+    left_out_of,
+)
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, make_federation, run
+from fedskew.federate.metrics import Row
+from fedskew.runs.experiment import Run, make_federation, run
 from fedskew.runs.identity import resolve
 from fedskew.runs.results import Results
-from fedskew.score import Row
-from fedskew.selection import MEANING, RULES, Curves, Members, chosen, curves_of, folds, left_out_of
 
 CLIENTS = 5
 FEDERATION: dict[str, Any] = {

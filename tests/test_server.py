@@ -28,15 +28,18 @@ from helpers import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedskew.adapting import shots
-from fedskew.client import describe_clients
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import RunError, clients_may_fail
+from fedskew.federate.adapting import shots
+from fedskew.federate.client import describe_clients
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import Adapt, Phase, Recipe, find
 from fedskew.federate.rounds import Choice, Rounds
+from fedskew.federate.scoring import look, scored
+from fedskew.federate.server import Handed, Progress, accept, federate, hand_over, participants
 from fedskew.federate.tasks import Answer, Ask, DescribeTask, ScoreTask
 from fedskew.models.registry import Classifier
 from fedskew.parts.aggregate import Mean, ServerState, Uniform, Update
@@ -44,9 +47,6 @@ from fedskew.parts.begin import Own
 from fedskew.parts.objective import Batch, Bound, Context, Erm
 from fedskew.parts.report import Finished, Groups, Report, Reported
 from fedskew.parts.select import EVERYTHING, only
-from fedskew.recipe import Adapt, Phase, Recipe, find
-from fedskew.scoring import look, scored
-from fedskew.server import Handed, Progress, accept, federate, hand_over, participants
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from helpers import run as run_toy
 from fedskew import run
 from fedskew.cli import main
 from fedskew.data.federation import Client, Federation
+from fedskew.federate.recipe import find
 from fedskew.federate.rounds import Rounds
 from fedskew.parts.report import Finished, Reported
 from fedskew.parts.similarity import Fingerprint
-from fedskew.recipe import find
 from fedskew.report.figures import matrix_series
 
 QUICK: dict[str, Any] = {"model": {"name": "mlp", "hidden": [8]}, "train": {"rounds": 6}}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedskew.errors import RunError
-from fedskew.experiment import Run, run
+from fedskew.runs.experiment import Run, run
 from fedskew.store import load_groups
 
 PARTS = '''
@@ -21,7 +21,7 @@ import torch
 from fedskew.parts.step import LearningRate
 from fedskew.parts.objective import Erm
 from fedskew.parts.report import Report, Reported
-from fedskew.recipe import Recipe, Stage
+from fedskew.federate.recipe import Recipe, Stage
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import t as student
 
 from fedskew.errors import ConfigError
-from fedskew.experiment import load_run
+from fedskew.runs.experiment import load_run
 from fedskew.suite import Reproduced, Step, find_suite, reproduce, suites
 from fedskew.suites.entries import merged
 from fedskew.suites.format import Claim, parse_suite

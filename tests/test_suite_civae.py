@@ -16,9 +16,9 @@ import torch
 from matplotlib.figure import Figure
 
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run
+from fedskew.federate.metrics import Row, by_group, summarise
 from fedskew.models import seeded
-from fedskew.score import Row, by_group, summarise
+from fedskew.runs.experiment import Run
 from fedskew.store import save_tensors
 from fedskew.suite import reproduce
 from fedskew.suites.clients import Data

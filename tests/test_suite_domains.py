@@ -17,10 +17,10 @@ from helpers import folder_of
 from made_up import results_of
 from scipy.stats import t as student
 
+from fedskew.comparisons.selection import Curves
 from fedskew.config import make_config
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, load_run
-from fedskew.selection import Curves
+from fedskew.runs.experiment import Run, load_run
 from fedskew.suite import Reproduced, Step, find_suite, reproduce
 from fedskew.suites.board import Board, board
 from fedskew.suites.folds import fold_cells

@@ -15,9 +15,9 @@ import pytest
 from scipy.stats import t as student
 
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run
-from fedskew.score import Row, by_group, summarise
-from fedskew.server import RoundRecord
+from fedskew.federate.metrics import Row, by_group, summarise
+from fedskew.federate.server import RoundRecord
+from fedskew.runs.experiment import Run
 from fedskew.suite import reproduce
 from fedskew.suites.boxes import draw_boxes
 from fedskew.suites.cost_figure import draw_costs
@@ -300,7 +300,7 @@ def test_a_bad_suite_gets_one_clear_sentence(changes: dict[str, Any], says: str)
 
 
 PARTS = '''
-from fedskew.recipe import Recipe, Stage
+from fedskew.federate.recipe import Recipe, Stage
 
 
 def prepared():

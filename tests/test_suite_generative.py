@@ -17,10 +17,10 @@ from scipy.stats import entropy, spearmanr
 from scipy.stats import t as student
 
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, make_federation, run
+from fedskew.federate.metrics import Row, by_group, summarise
 from fedskew.models import seeded
 from fedskew.report.generative import prior_samples
-from fedskew.score import Row, by_group, summarise
+from fedskew.runs.experiment import Run, make_federation, run
 from fedskew.store import save_tensors
 from fedskew.suite import reproduce
 from fedskew.suites.clients import Data, look

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run
-from fedskew.score import Row, by_group, summarise
+from fedskew.federate.metrics import Row, by_group, summarise
+from fedskew.runs.experiment import Run
 from fedskew.suites.figure import draw, draw_series, line_styles
 from fedskew.suites.format import Claim, Suite, parse_suite
 from fedskew.suites.grid import cells

@@ -14,13 +14,13 @@ from helpers import left_by
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from fedskew.experiment import Run, load_run, make_federation, run
 from fedskew.methods import weight_figures as drawn
 from fedskew.methods.sample_weights import SampleWeightsLeft
 from fedskew.parts.ratio import ALL_EQUAL, FINE, TOO_FEW
 from fedskew.parts.report import Groups
 from fedskew.report.figures import draw_run
 from fedskew.report.terminal import run_summary
+from fedskew.runs.experiment import Run, load_run, make_federation, run
 from fedskew.store import read_json, save_arrays, write_json
 
 SETTINGS: dict[str, Any] = {

@@ -17,15 +17,15 @@ from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
 from fedskew.federate.backends.local import LocalBackend
+from fedskew.federate.metrics import CENTRAL, Row
 from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.recipe import Recipe, find
 from fedskew.federate.rounds import Rounds
 from fedskew.federate.rows import score_tasks
+from fedskew.federate.server import Progress, RoundRecord, federate
 from fedskew.federate.tasks import Ask, ScoreTask
 from fedskew.models.made import BernoulliMade
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
-from fedskew.recipe import Recipe, find
-from fedskew.score import CENTRAL, Row
-from fedskew.server import Progress, RoundRecord, federate
 
 
 class NoisyBetaVae(BetaVae):

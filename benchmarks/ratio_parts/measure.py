@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
-from fedskew.experiment import Run
-from fedskew.folder import RunFolder
-from fedskew.runner import Shelf
+from fedskew.comparisons.runner import Shelf
+from fedskew.runs.experiment import Run
 from fedskew.runs.findings import load_arrays
+from fedskew.runs.folder import RunFolder
 from fedskew.store import read_json
 from fedskew.suites.machine import UNKNOWN
 from fedskew.suites.measure import MADE_WITH

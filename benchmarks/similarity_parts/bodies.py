@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.similarity_parts.plan import Numbers, Plan, listed, plus_minus
 from fedskew import make_config, make_federation, run
 from fedskew.data.federation import Federation
+from fedskew.federate.recipe import Recipe
 from fedskew.methods.similarity import fedbabu
 from fedskew.parts.aggregate import Matrix, Mean, ServerState, Uniform, Update
 from fedskew.parts.report import Finished, Report, Reported
@@ -24,7 +25,6 @@ from fedskew.parts.similarity import (
     sample_fingerprint,
     similarities,
 )
-from fedskew.recipe import Recipe
 from fedskew.report.figures import RoundMatrix, matrix_series
 from fedskew.suites.page import table
 

@@ -33,14 +33,14 @@ from fedskew.deploy.newcomer import begun, newcomers
 from fedskew.deploy.preparation import SamplePreparation, preparation_of
 from fedskew.deploy.samples import Samples, prepared, read_samples
 from fedskew.errors import ConfigError, DataError, RunError
-from fedskew.experiment import Run
 from fedskew.federate.holdings import Holdings
+from fedskew.federate.metrics import MAIN
+from fedskew.federate.recipe import Adapt, find
+from fedskew.federate.scoring import look
 from fedskew.federate.tasks import ScoreTask
-from fedskew.folder import RunFolder
 from fedskew.parts.report import PERSONAL, SHARED, Groups
-from fedskew.recipe import Adapt, find
-from fedskew.score import MAIN
-from fedskew.scoring import look
+from fedskew.runs.experiment import Run
+from fedskew.runs.folder import RunFolder
 
 NEWCOMER = "newcomer"
 EPOCHS = 10

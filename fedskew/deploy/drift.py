@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedskew.adapting import shots as labelled
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Client, Federation, Indices
 from fedskew.data.skew import rotate
@@ -26,14 +25,15 @@ from fedskew.deploy.preparation import run_federation
 from fedskew.deploy.watch import Counted, Trust, is_more, owned_by, sent_to, trust_in
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, DataError, RunError, unknown
-from fedskew.experiment import Run
+from fedskew.federate.adapting import shots as labelled
 from fedskew.federate.holdings import Holdings
+from fedskew.federate.recipe import Adapt, find
+from fedskew.federate.scoring import Looked, look, scored
 from fedskew.federate.tasks import ScoreTask
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
-from fedskew.recipe import Adapt, find
 from fedskew.report.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport, Moment
-from fedskew.scoring import Looked, look, scored
+from fedskew.runs.experiment import Run
 
 ANGLES = tuple(range(0, 181, 15))
 

@@ -26,9 +26,9 @@ from fedskew.deploy.int8 import Int8, in_int8, load_plain, plain_tensors, quanti
 from fedskew.deploy.model import AT_ONCE, finished_run, of_run, run_model
 from fedskew.deploy.preparation import preparation_of, run_federation
 from fedskew.errors import DataError, RunError, unknown
-from fedskew.experiment import Run
+from fedskew.federate.recipe import find
 from fedskew.models import seeded
-from fedskew.recipe import find
+from fedskew.runs.experiment import Run
 from fedskew.store import make_folder, write_atomically, write_json
 
 CALIBRATION = 512

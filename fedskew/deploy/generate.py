@@ -19,9 +19,9 @@ from fedskew.deploy.preparation import FILE, load_preparation, run_federation
 from fedskew.deploy.realism import Realism, realism
 from fedskew.engine.streams import stream
 from fedskew.errors import ConfigError, FedskewError, RunError
-from fedskew.experiment import Run
 from fedskew.parts.generative import decode, latent_of
 from fedskew.report.generative import bound
+from fedskew.runs.experiment import Run
 from fedskew.store import make_folder, save_arrays, write_json
 
 THRESHOLD = 0.9

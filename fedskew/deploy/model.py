@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from fedskew.deploy.confidence import ACCURACY, answered, choose_threshold
 from fedskew.deploy.preparation import SamplePreparation, load_preparation, preparation_of
 from fedskew.errors import RunError, unknown
-from fedskew.experiment import Run, load_run
+from fedskew.federate.predictions import load_predictions
+from fedskew.federate.recipe import find
 from fedskew.models import seeded
-from fedskew.predictions import load_predictions
-from fedskew.recipe import find
+from fedskew.runs.experiment import Run, load_run
 from fedskew.runs.identity import hash_of
 from fedskew.store import load_tensors, make_folder, read_json, save_tensors, write_json
 

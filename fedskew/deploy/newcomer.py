@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from fedskew.config import Config
 from fedskew.data.federation import Federation
-from fedskew.experiment import Run
 from fedskew.federate.holdings import Holdings, roster_of
+from fedskew.federate.metrics import MAIN
 from fedskew.federate.planning import make_plan
+from fedskew.federate.recipe import Stage, find
 from fedskew.federate.rows import broadcast_of
-from fedskew.folder import RunFolder
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
-from fedskew.recipe import Stage, find
-from fedskew.score import MAIN
+from fedskew.runs.experiment import Run
+from fedskew.runs.folder import RunFolder
 
 
 def newcomers(config: Config, federation: Federation) -> Holdings:

@@ -19,7 +19,7 @@ from fedskew.deploy.model import (
 )
 from fedskew.deploy.samples import prepared, read_samples
 from fedskew.errors import RunError
-from fedskew.experiment import Run
+from fedskew.runs.experiment import Run
 from fedskew.store import write_csv
 
 SHOWN = 10

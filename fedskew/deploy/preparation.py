@@ -28,7 +28,7 @@ from fedskew.data.own import load_own
 from fedskew.data.prepare import as_floats, moments
 from fedskew.data.raw import check_values
 from fedskew.errors import DataError, RunError
-from fedskew.experiment import Run, make_federation
+from fedskew.runs.experiment import Run, make_federation
 from fedskew.store import read_json, write_json
 
 FILE = "preparation.json"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskew.data.federation import Client, Federation, Indices
 from fedskew.errors import DataError
-from fedskew.quality import judge_for
+from fedskew.federate.quality import judge_for
 from fedskew.report.generative import test_rows
 
 NEAREST = 0.01
@@ -136,7 +136,7 @@ def usefulness(
 ) -> Usefulness:
     """How good the samples are to learn from, on the central test set or a client's own.
 
-    Both classifiers are the judge of :mod:`fedskew.quality`, with the same first weights.
+    Both classifiers are the judge of :mod:`fedskew.federate.quality`, with the same first weights.
     """
     if client is None:
         rows, learned = test_rows(federation), federation.pooled().train

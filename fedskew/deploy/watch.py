@@ -12,14 +12,14 @@ from fedskew.deploy.confidence import choose_threshold
 from fedskew.deploy.model import has_global, run_model
 from fedskew.deploy.newcomer import begun
 from fedskew.errors import DataError, RunError
-from fedskew.experiment import Run
 from fedskew.federate.holdings import Holdings
+from fedskew.federate.metrics import MAIN
+from fedskew.federate.scoring import look
 from fedskew.federate.tasks import ScoreTask
-from fedskew.folder import RunFolder
 from fedskew.parts.objective import ANSWERS, Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
-from fedskew.score import MAIN
-from fedskew.scoring import look
+from fedskew.runs.experiment import Run
+from fedskew.runs.folder import RunFolder
 
 CHANCE = 0.05
 """A client asks when chance would make it unsure so often in fewer cases than this."""

@@ -21,11 +21,11 @@ from fedskew.engine.graph import Graphs, Step
 from fedskew.engine.streams import torch_seed
 from fedskew.errors import located
 from fedskew.federate.plan import Plan
+from fedskew.federate.recipe import Phase
 from fedskew.federate.roster import POOLED, Member, Roster
 from fedskew.parts.begin import Begun, Start
 from fedskew.parts.objective import Batch, Bound, Objective, Tensors, own, owned
 from fedskew.parts.report import Groups
-from fedskew.recipe import Phase
 from fedskew.types import Indices
 
 SPLITS = ("train", "validation", "test")

@@ -14,9 +14,9 @@ from fedskew.engine.evaluate import EvaluationModules
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Execution
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Adapt, Phase, Recipe
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Report
-from fedskew.recipe import Adapt, Phase, Recipe
 
 ModelKind = Literal["global", "personal"]
 

@@ -14,15 +14,15 @@ from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError
+from fedskew.federate.metrics import MAIN
 from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.recipe import Adapt, ModelChoice, Phase, Recipe, Stage
 from fedskew.federate.roster import Roster
 from fedskew.federate.rounds import Rounds
 from fedskew.models import seeded
 from fedskew.models.registry import MODELS
 from fedskew.parts.report import Groups
 from fedskew.parts.select import EVERYTHING, only
-from fedskew.recipe import Adapt, ModelChoice, Phase, Recipe, Stage
-from fedskew.score import MAIN
 
 
 def make_plan(config: Config, roster: Roster, stage: Stage) -> Plan:

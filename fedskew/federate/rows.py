@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fedskew.federate.backends import Backend
+from fedskew.federate.metrics import CENTRAL, Row
 from fedskew.federate.plan import ModelKind, Plan
 from fedskew.federate.roster import Roster
 from fedskew.federate.tasks import Answer, Ask, Scored, ScoreTask
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.report import Groups
-from fedskew.score import CENTRAL, Row
 
 
 def broadcast_of(plan: Plan, state: ServerState) -> Groups:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fedskew.engine.streams import stream
 from fedskew.federate.holdings import Holdings
+from fedskew.federate.metrics import CENTRAL, Measured
 from fedskew.federate.private import States
+from fedskew.federate.scoring import on_central_test, personal_model
 from fedskew.federate.tasks import TogetherTask
 from fedskew.parts.generative import from_prior
 from fedskew.parts.objective import Bound, Tensors
-from fedskew.score import CENTRAL, Measured
-from fedskew.scoring import on_central_test, personal_model
 
 
 def measured_together(holdings: Holdings, task: TogetherTask, private: States) -> list[Measured]:
@@ -51,7 +51,7 @@ def measured_together(holdings: Holdings, task: TogetherTask, private: States) -
 
 def _judged(holdings: Holdings, models: Mapping[str, Tensors], count: int) -> dict[str, float]:
     """Samples of some models, as many of each as its client holds of all data, judged."""
-    from fedskew.quality import judged
+    from fedskew.federate.quality import judged
 
     return judged(_drawn(holdings, models, count), holdings.federation, holdings.plan.seed)
 

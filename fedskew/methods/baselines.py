@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Card, Phase, Recipe, Reduction, method
 from fedskew.parts.aggregate import (
     Apart,
     BySize,
@@ -20,7 +21,6 @@ from fedskew.parts.masked import MaskedMean
 from fedskew.parts.report import LocalLength, VariateChange
 from fedskew.parts.select import BATCH_NORM, NOTHING, but
 from fedskew.parts.step import LearningRate
-from fedskew.recipe import Card, Phase, Recipe, Reduction, method
 
 Weights = Literal["size", "uniform"]
 

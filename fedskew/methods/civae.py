@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Adapt, Card, Phase, Recipe, method
+from fedskew.federate.recipe import Reduction as Equal
 from fedskew.methods.baselines import (
     SERVER_LR,
     WEIGHTS,
@@ -23,8 +25,6 @@ from fedskew.parts.begin import Begin, Own
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.generative import Encoded, Reduction
 from fedskew.parts.select import EVERYTHING, but, only
-from fedskew.recipe import Adapt, Card, Phase, Recipe, method
-from fedskew.recipe import Reduction as Equal
 
 Newcomers = Literal["mean", "volunteer", "none"]
 

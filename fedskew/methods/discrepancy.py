@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Card, Recipe, Reduction, find, method
 from fedskew.parts.discrepancy import AllZero, ByDiscrepancy, LabelDiscrepancy, Metric
-from fedskew.recipe import Card, Recipe, Reduction, find, method
 
 ALL_ZERO = "where nobody has weight: 'size', or 'best' for the best client alone"
 

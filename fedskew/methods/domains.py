@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Adapt, Card, Phase, Recipe, Reduction, method
 from fedskew.methods.baselines import not_negative
 from fedskew.methods.discrepancy import based_on
 from fedskew.parts.agreement import AndMask, GroupDro, Mldg, SandMask
@@ -25,7 +26,6 @@ from fedskew.parts.invariance import (
     Vrex,
 )
 from fedskew.parts.objective import Erm, Objective
-from fedskew.recipe import Adapt, Card, Phase, Recipe, Reduction, method
 
 Base = str | Mapping[str, Any]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Card, ModelChoice, Recipe, Reduction, Stage, find, method
 from fedskew.methods.discrepancy import based_on
 from fedskew.methods.generative import classless
 from fedskew.methods.sample_weights import SampleWeightsLeft
 from fedskew.parts.density import DensityLoss, KeepBest, within_unit
 from fedskew.parts.ratio import Estimator, KeepDensity, SampleWeights
-from fedskew.recipe import Card, ModelChoice, Recipe, Reduction, Stage, find, method
 
 if TYPE_CHECKING:
     from fedskew.federate.roster import Roster

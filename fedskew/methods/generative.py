@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Card, Recipe, Stage, method
+from fedskew.federate.recipe import Reduction as Equal
 from fedskew.methods.baselines import SERVER_LR, server_step
 from fedskew.methods.discrepancy import ALL_ZERO, based_on
 from fedskew.models.registry import CLASSIFIER
@@ -32,8 +34,6 @@ from fedskew.parts.generative import (
 )
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, NOTHING
-from fedskew.recipe import Card, Recipe, Stage, method
-from fedskew.recipe import Reduction as Equal
 
 Weights = Literal["samples", "batches", "uniform", "loss"]
 WEIGHTS: dict[str, Weighting] = {

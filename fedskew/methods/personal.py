@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Adapt, Card, Phase, Recipe, method
 from fedskew.methods.baselines import (
     SERVER_LR,
     WEIGHTS,
@@ -16,7 +17,6 @@ from fedskew.parts.aggregate import Mean
 from fedskew.parts.objective import Erm
 from fedskew.parts.personal import GenericAndPersonal, OneStepAhead
 from fedskew.parts.select import EVERYTHING, but, only
-from fedskew.recipe import Adapt, Card, Phase, Recipe, method
 
 
 def epochs_or_none(name: str, epochs: int | None) -> int | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Card, Recipe, Reduction, method
 from fedskew.methods.baselines import not_negative
 from fedskew.methods.discrepancy import based_on
 from fedskew.parts.aggregate import Uniform
@@ -15,7 +16,6 @@ from fedskew.parts.private import Private
 from fedskew.parts.report import PERSONAL
 from fedskew.parts.select import EVERYTHING
 from fedskew.privacy import accounting
-from fedskew.recipe import Card, Recipe, Reduction, method
 
 
 def in_the_way(recipe: Recipe) -> str | None:

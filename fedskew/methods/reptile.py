@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Card, Recipe, Reduction, method
 from fedskew.methods.baselines import WEIGHTS, Weights, weighting
 from fedskew.methods.discrepancy import based_on
 from fedskew.parts.aggregate import BySize, Uniform
 from fedskew.parts.select import NOTHING
 from fedskew.parts.step import Reptile
-from fedskew.recipe import Card, Recipe, Reduction, method
 
 STEP = {
     "eta": "step of the server towards its target, > 0; 1 is the target itself",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Adapt, Card, Phase, Recipe, Reduction, method
 from fedskew.methods.baselines import WEIGHTS, Weights, weighting
 from fedskew.parts.aggregate import Mean
 from fedskew.parts.groups import InGroups
@@ -13,7 +14,6 @@ from fedskew.parts.mix import BySimilarity, Mix, SelfMix
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, Select, only
 from fedskew.parts.similarity import Fingerprint, Kernel, Mode, Probe
-from fedskew.recipe import Adapt, Card, Phase, Recipe, Reduction, method
 
 Part = Literal["body", "all"]
 Tuned = Literal["all", "head", "body"]

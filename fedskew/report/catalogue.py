@@ -29,7 +29,7 @@ class Entry:
 
 
 def methods() -> dict[str, Entry]:
-    from fedskew.recipe import methods as registered
+    from fedskew.federate.recipe import methods as registered
 
     entries = {}
     for name, method in registered().items():

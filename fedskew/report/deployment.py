@@ -19,7 +19,7 @@ from fedskew.deploy.confidence import (
     risk_coverage,
 )
 from fedskew.errors import DataError
-from fedskew.predictions import PREDICTIONS, load_predictions
+from fedskew.federate.predictions import PREDICTIONS, load_predictions
 from fedskew.report.picture import Picture, Table
 from fedskew.runs.results import Results
 

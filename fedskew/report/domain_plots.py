@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from fedskew.matrix import TIMES
+from fedskew.comparisons.crossing import TIMES
 from fedskew.report.canvas import ORANGE, Table, blank_figure, draw_band, rounds_axis, short
 from fedskew.report.plots import styles
 

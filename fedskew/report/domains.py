@@ -9,9 +9,9 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedskew.comparisons.selection import MEANING, RULES, Curves, chosen
 from fedskew.report.leaderboard import Spread, aligned
 from fedskew.report.picture import Picture, Table
-from fedskew.selection import MEANING, RULES, Curves, chosen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.comparisons.crossing import TIMES
 from fedskew.data.federation import Federation
 from fedskew.errors import RunError
-from fedskew.matrix import TIMES
+from fedskew.federate.metrics import MAIN
 from fedskew.report.deployment import deployed_pictures, shots_in
 from fedskew.report.generative_figures import pictures
 from fedskew.report.picture import Picture, Table
 from fedskew.runs.findings import pictures_of
 from fedskew.runs.results import Results
 from fedskew.runs.rows import Rows
-from fedskew.score import MAIN
 from fedskew.store import make_folder, write_atomically, write_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedskew.experiment import Run
+    from fedskew.runs.experiment import Run
 
 LAST = "partition"
 """The figure of a run that is drawn last, and always: where it is, the others are."""

@@ -19,7 +19,7 @@ from fedskew.parts.generative import decode, describe_codes, in_parts, latent_of
 from fedskew.parts.objective import Bound
 
 if TYPE_CHECKING:
-    from fedskew.experiment import Run
+    from fedskew.runs.experiment import Run
 
 Table = list[dict[str, Any]]
 GLOBAL = "the global model"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedskew.data.federation import Federation
+from fedskew.federate.metrics import MAIN
 from fedskew.report.generative import (
     encoding_table,
     find_vaes,
@@ -25,10 +26,9 @@ from fedskew.report.images import (
 )
 from fedskew.report.latent import space_table
 from fedskew.report.picture import Picture, Table
-from fedskew.score import MAIN
 
 if TYPE_CHECKING:
-    from fedskew.experiment import Run
+    from fedskew.runs.experiment import Run
 
 
 def pictures(run: Run, federation: Federation, weights: Table) -> Iterator[Picture]:

@@ -11,7 +11,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedskew.recipe import methods as registered
+from fedskew.federate.recipe import methods as registered
 from fedskew.report.canvas import (
     BLUE,
     GREY,

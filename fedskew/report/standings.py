@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedskew.costs import Effort, Spending, efforts_of_all, spending
+from fedskew.comparisons.costs import Effort, Spending, efforts_of_all, spending
 from fedskew.errors import RunError
-from fedskew.experiment import Run
 from fedskew.report.leaderboard import Effective, Spread, Standing
+from fedskew.runs.experiment import Run
 
 
 def standings(

@@ -10,11 +10,11 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from fedskew.experiment import Run
+from fedskew.federate.server import RoundRecord
 from fedskew.progress import clock, stretches
+from fedskew.runs.experiment import Run
 from fedskew.runs.findings import lines_of
 from fedskew.runs.results import Results
-from fedskew.server import RoundRecord
 
 MOST_FAILURES = 10
 SPREAD = {"mean": "mean", "std": "std", "worst client": "worst", "bottom decile": "bottom_decile"}

@@ -11,9 +11,9 @@ from typing import Any
 from fedskew.errors import RunError
 from fedskew.federate.private import pack_file
 from fedskew.federate.rounds import Choice
+from fedskew.federate.server import Progress
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.report import Groups
-from fedskew.server import Progress
 from fedskew.store import load_groups, read_json, save_groups, write_json
 
 Entry = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedskew.config import make_config
 from fedskew.errors import FedskewError, RunError
-from fedskew.folder import RunFolder
+from fedskew.runs.folder import RunFolder
 from fedskew.runs.identity import FORMAT, Identity, resolve
 from fedskew.runs.results import CONFIG, RESULT, recorded
 

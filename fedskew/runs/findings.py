@@ -11,8 +11,8 @@ import numpy as np
 
 from fedskew.config import Config
 from fedskew.errors import FedskewError, RunError
+from fedskew.federate.recipe import find
 from fedskew.parts.finding import Arrays, Finding
-from fedskew.recipe import find
 
 if TYPE_CHECKING:
     from fedskew.report.picture import Picture

@@ -31,9 +31,9 @@ from fedskew.data.presets import PRESETS, expanded
 from fedskew.data.skew import SKEWS
 from fedskew.errors import unknown
 from fedskew.federate.holdings import roster_of
+from fedskew.federate.recipe import ModelChoice, Stage, find, methods, noting
 from fedskew.models.registry import MODELS
 from fedskew.plugins import import_function
-from fedskew.recipe import ModelChoice, Stage, find, methods, noting
 from fedskew.sources import code_of
 
 FORMAT = 1

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedskew.config import Config, make_config
 from fedskew.errors import RunError
+from fedskew.federate.metrics import MAIN
+from fedskew.federate.server import RoundRecord
 from fedskew.runs.rows import Rows, read_lines, read_rows
-from fedskew.score import MAIN
-from fedskew.server import RoundRecord
 from fedskew.store import read_json
 
 CONFIG, CHECKPOINT, RESULT = "config.json", "checkpoint.json", "result.json"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.errors import RunError
-from fedskew.score import Row
+from fedskew.federate.metrics import Row
 
 Text = Literal["stage", "model", "on", "client", "adapted", "split", "metric"]
 TEXTS: tuple[Text, ...] = get_args(Text)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from fedskew.comparisons.selection import RULES
 from fedskew.report.domains import CENTRAL_TEST, UNSEEN
-from fedskew.selection import RULES
 from fedskew.suites.format import Suite
 from fedskew.suites.measure import Measured
 from fedskew.suites.pairs import Matrix, pair

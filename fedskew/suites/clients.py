@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError, unknown
-from fedskew.experiment import make_federation
+from fedskew.runs.experiment import make_federation
 from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell
 from fedskew.suites.markdown import table

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fedskew.costs import Effort
+from fedskew.comparisons.costs import Effort
 from fedskew.suites.entries import EffortPlan, PrintedEffort
 from fedskew.suites.format import Suite
 from fedskew.suites.markdown import table

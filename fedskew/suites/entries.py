@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
+from fedskew.comparisons.costs import Exchange, cost
 from fedskew.config import Choice
-from fedskew.costs import Exchange, cost
 from fedskew.errors import unknown
 from fedskew.suites.scores import ScoreName, client_score
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedskew.comparisons.selection import Count, Members, folds, left_out_of
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run
-from fedskew.selection import Count, Members, folds, left_out_of
+from fedskew.runs.experiment import Run
 from fedskew.suites.format import Suite
 from fedskew.suites.grid import Cell
 from fedskew.suites.pairs import matches

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from fedskew.comparisons.selection import MEANING, RULES
 from fedskew.report.domain_plots import rule_maps
-from fedskew.selection import MEANING, RULES
 from fedskew.store import write_atomically, write_csv
 from fedskew.suites.board import AT, Board, board
 from fedskew.suites.figure import png

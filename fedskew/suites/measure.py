@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.costs import Effort, Spending, best_of, effort, spending, times_cheaper
+from fedskew.comparisons.costs import Effort, Spending, best_of, effort, spending, times_cheaper
 from fedskew.deploy.confidence import aurc
-from fedskew.experiment import Run
+from fedskew.federate.metrics import CENTRAL, MAIN
 from fedskew.models import seeded
+from fedskew.runs.experiment import Run
 from fedskew.runs.rows import Rows
-from fedskew.score import CENTRAL, MAIN
 from fedskew.store import read_json
 from fedskew.suites.reading import ByRound, by_round
 from fedskew.suites.scores import (

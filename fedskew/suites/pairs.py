@@ -11,10 +11,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from fedskew.comparisons.crossing import TIMES, Pair
 from fedskew.config import Choice
 from fedskew.errors import unknown
-from fedskew.matrix import TIMES, Pair
-from fedskew.recipe import methods
+from fedskew.federate.recipe import methods
 from fedskew.suites.entries import Arm, Fragment, Names, Part, merged
 
 JOINS, ANYTHING = "+", "*"

@@ -9,9 +9,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fedskew.experiment import make_federation
 from fedskew.parts.generative import latent_of
 from fedskew.report.figures import draw_run, is_drawn
+from fedskew.runs.experiment import make_federation
 from fedskew.store import write_atomically, write_csv
 from fedskew.suites.clients import Data
 from fedskew.suites.figure import CURVES, png

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedskew.experiment import Run
+from fedskew.comparisons.selection import Curves, chosen, curves_of
+from fedskew.federate.metrics import Summary, summarise
+from fedskew.runs.experiment import Run
 from fedskew.runs.rows import Rows
-from fedskew.score import Summary, summarise
-from fedskew.selection import Curves, chosen, curves_of
 
 
 @dataclass(frozen=True)

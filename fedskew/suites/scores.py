@@ -13,7 +13,7 @@ from fedskew.errors import unknown
 Headline = Literal["clients", "central", "ood"]
 """The scores that have a curve over the rounds, of which a suite shows one."""
 At = Literal["last", "selected", "left-out", "oracle"]
-"""Of which round a score is: the rules of ``fedskew.selection``, "validation" being "selected"."""
+"""Of which round a score is: the rules of model selection, "validation" being "selected"."""
 ROUNDS: dict[At, str] = {
     "last": "last round",
     "selected": "selected round",

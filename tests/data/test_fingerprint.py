@@ -13,7 +13,7 @@ from helpers import toy_federation
 from fedskew.config import make_config
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
-from fedskew.experiment import make_federation
+from fedskew.runs.experiment import make_federation
 
 TOY = toy_federation()
 

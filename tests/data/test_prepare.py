@@ -16,7 +16,7 @@ from fedskew.config import make_config
 from fedskew.data.datasets import load
 from fedskew.data.own import load_own
 from fedskew.errors import ConfigError, DataError
-from fedskew.experiment import make_federation
+from fedskew.runs.experiment import make_federation
 
 Array = NDArray[Any]
 

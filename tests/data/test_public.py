@@ -18,7 +18,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.federation import Client, Federation
 from fedskew.data.fingerprint import fingerprint, sampled_fingerprint
 from fedskew.errors import ConfigError, DataError
-from fedskew.experiment import make_federation
+from fedskew.runs.experiment import make_federation
 
 SPLITS = ("train", "validation", "test")
 properties = settings(max_examples=30, deadline=None)

@@ -17,7 +17,7 @@ from fedskew.data.federation import Client, Federation
 from fedskew.data.fingerprint import fingerprint, sampled_fingerprint
 from fedskew.data.parties import all_rows
 from fedskew.errors import DataError
-from fedskew.experiment import make_federation
+from fedskew.runs.experiment import make_federation
 
 CENTRES = np.array([-1.0, 0.5, 2.0])
 

@@ -15,15 +15,15 @@ from PIL import Image
 from torch.nn import functional as F
 
 import fedskew
-from fedskew.adapting import shots
 from fedskew.data.datasets import load
 from fedskew.deploy.adapt import NEWCOMER
 from fedskew.deploy.model import open_model
 from fedskew.deploy.preparation import described, load_preparation, preparation_of
 from fedskew.deploy.samples import prepared, read_samples
 from fedskew.errors import ConfigError, DataError, FedskewError, RunError
-from fedskew.experiment import Run, make_federation, run
-from fedskew.predictions import load_predictions
+from fedskew.federate.adapting import shots
+from fedskew.federate.predictions import load_predictions
+from fedskew.runs.experiment import Run, make_federation, run
 from fedskew.runs.identity import hash_of
 
 Array = np.ndarray[Any, Any]

@@ -20,10 +20,10 @@ from fedskew.deploy.watch import Counted, is_more
 from fedskew.engine import cohort
 from fedskew.engine.cohort import Trained, Training, Work
 from fedskew.errors import ConfigError, DataError, RunError
-from fedskew.experiment import Run, make_federation, run
-from fedskew.predictions import load_predictions
+from fedskew.federate.predictions import load_predictions
 from fedskew.report.deployment_plots import drift as picture
 from fedskew.report.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport
+from fedskew.runs.experiment import Run, make_federation, run
 
 SETTINGS: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [64]},

@@ -25,9 +25,9 @@ from fedskew.deploy.export import (
 from fedskew.deploy.int8 import in_int8, load_plain, plain_tensors, quantised, weights
 from fedskew.deploy.preparation import load_preparation, run_federation
 from fedskew.errors import ConfigError, FedskewError, RunError
-from fedskew.experiment import Run
-from fedskew.experiment import run as run_experiment
 from fedskew.models import build
+from fedskew.runs.experiment import Run
+from fedskew.runs.experiment import run as run_experiment
 from fedskew.store import read_json
 
 

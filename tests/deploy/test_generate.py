@@ -19,8 +19,8 @@ from fedskew.deploy.generate import draw
 from fedskew.deploy.realism import Copying, Realism, copies, nearest, realism, usefulness
 from fedskew.engine.streams import stream
 from fedskew.errors import ConfigError, FedskewError, RunError
-from fedskew.experiment import Run, make_federation, run
 from fedskew.models.civae import Civae
+from fedskew.runs.experiment import Run, make_federation, run
 
 CLIENTS = {"clients": 3, "samples": 300, "partition": "iid", "normalise": "unit"}
 

@@ -16,8 +16,8 @@ from fedskew.data.datasets import load
 from fedskew.deploy.confidence import answered, aurc, choose_threshold, risk_coverage
 from fedskew.deploy.model import validation_threshold
 from fedskew.errors import ConfigError, DataError, RunError
-from fedskew.experiment import Run, make_federation, run
-from fedskew.predictions import load_predictions
+from fedskew.federate.predictions import load_predictions
+from fedskew.runs.experiment import Run, make_federation, run
 
 Stored = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 

@@ -31,10 +31,10 @@ from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import Phase, Recipe
 from fedskew.models.registry import Classifier
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective
 from fedskew.parts.select import only
-from fedskew.recipe import Phase, Recipe
 
 SETTINGS = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8)
 

@@ -16,8 +16,8 @@ from fedskew.engine.dropout import (
 )
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import Phase, Recipe, find
 from fedskew.models.registry import Classifier
-from fedskew.recipe import Phase, Recipe, find
 
 
 def dropping(p: float = 0.5) -> nn.Module:

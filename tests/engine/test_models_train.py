@@ -19,12 +19,12 @@ from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import Phase, Recipe
 from fedskew.models import Civae, Vae, describe, seeded
 from fedskew.models.made import Made
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.density import DensityLoss
 from fedskew.parts.generative import VaeLoss
-from fedskew.recipe import Phase, Recipe
 
 SMALL: dict[str, dict[str, object]] = {
     "mlp": {"hidden": [8]},

@@ -17,10 +17,10 @@ from fedskew.engine.graph import PlainStep
 from fedskew.engine.plan import ONE_BY_ONE
 from fedskew.errors import ConfigError, place_of
 from fedskew.federate.holdings import Holdings
+from fedskew.federate.recipe import Phase, Recipe
 from fedskew.parts.correct import Correction
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
 from fedskew.parts.report import Finished, Report, Reported
-from fedskew.recipe import Phase, Recipe
 
 SIZES = (7, 19)
 STEPS = (2, 6)

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 SERVER = (
-    "fedskew.server",
-    "fedskew.finish",
-    "fedskew.folder",
+    "fedskew.federate.server",
+    "fedskew.runs.finish",
+    "fedskew.runs.folder",
     "fedskew.federate.plan",
     "fedskew.federate.planning",
     "fedskew.federate.roster",
@@ -26,7 +26,7 @@ def test_a_module_of_the_server_imports_nothing_that_holds_data(module: str) -> 
     """In a process of its own, with all it imports in turn."""
     code = (
         f"import sys, {module}\n"
-        "holds = ('fedskew.data', 'fedskew.federate.holdings', 'fedskew.client')\n"
+        "holds = ('fedskew.data', 'fedskew.federate.holdings', 'fedskew.federate.client')\n"
         "print([name for name in sys.modules if name.startswith(holds)])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

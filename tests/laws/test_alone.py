@@ -24,10 +24,10 @@ from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import find
 from fedskew.parts.invariance import IbIrm, Irm
 from fedskew.parts.objective import Erm
 from fedskew.parts.personal import OneStepAhead
-from fedskew.recipe import find
 
 
 def neutral(name: str) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import find
 from fedskew.models.registry import Classifier
 from fedskew.parts.objective import Batch, Bound, Context, Objective, Tensors
-from fedskew.recipe import find
 
 
 @dataclass(frozen=True)

@@ -35,16 +35,16 @@ from test_by_hand import worked as one_weight
 from test_by_hand_generative import noise_of_one
 from torch import Tensor, nn
 
-from fedskew.adapting import Adaptation, adapted
 from fedskew.engine.graph import Graphs
 from fedskew.engine.optim import Optimiser
+from fedskew.federate.adapting import Adaptation, adapted
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import Adapt, Phase, find
+from fedskew.federate.scoring import look
 from fedskew.federate.tasks import ScoreTask
 from fedskew.models.civae import Civae
 from fedskew.parts.objective import Tensors
-from fedskew.recipe import Adapt, Phase, find
-from fedskew.scoring import look
 
 __all__ = ["noise_of_one"]
 

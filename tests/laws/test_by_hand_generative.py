@@ -28,11 +28,11 @@ from torch import Tensor, nn
 
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import find
 from fedskew.models.vae import Vae
 from fedskew.parts.distil import components_of
 from fedskew.parts.generative import VaeLoss
 from fedskew.parts.objective import Batch, Bound
-from fedskew.recipe import find
 
 ANN, BOB = [11 / 16, -1 / 8, 1 / 2], [1 / 4, -1 / 4, 1 / 4]
 

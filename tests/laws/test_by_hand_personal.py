@@ -19,9 +19,9 @@ from torch import nn
 from fedskew.data.federation import Client
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import find
 from fedskew.models.registry import Classifier
 from fedskew.parts.personal import OneStepAhead
-from fedskew.recipe import find
 
 
 def product_of_two(name: str, knobs: dict[str, Any], rounds: int = 1, epochs: int = 1) -> Run:

@@ -22,8 +22,8 @@ from torch import nn
 
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import find
 from fedskew.models.registry import Classifier
-from fedskew.recipe import find
 
 
 def worked(

@@ -19,7 +19,7 @@ from helpers import (
 
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
-from fedskew.recipe import Reduction, find, methods
+from fedskew.federate.recipe import Reduction, find, methods
 
 FULL_BATCH = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=64)
 """Two steps a round on all of a client's data: the order of its samples does not matter."""

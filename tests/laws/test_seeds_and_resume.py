@@ -22,10 +22,10 @@ from helpers import (
     standard_run,
 )
 
+from fedskew.federate.metrics import Row
+from fedskew.federate.recipe import find
 from fedskew.federate.rounds import Rounds
-from fedskew.recipe import find
-from fedskew.score import Row
-from fedskew.server import Progress, RoundRecord, federate
+from fedskew.federate.server import Progress, RoundRecord, federate
 from fedskew.store import load_groups, save_groups
 
 both_kinds = pytest.mark.parametrize("kind", ["mlp", "batch-norm"])

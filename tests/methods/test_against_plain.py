@@ -24,8 +24,8 @@ from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import find
 from fedskew.models.registry import Classifier
-from fedskew.recipe import find
 
 Weights = dict[str, Tensor]
 ROUNDS, EPOCHS, BATCH, LR, SEED = 3, 2, 20, 0.01, 7

@@ -22,14 +22,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedskew import run
-from fedskew.adapting import shots
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation, Indices
 from fedskew.engine.batches import schedule
 from fedskew.engine.streams import stream, torch_seed
-from fedskew.experiment import Run
+from fedskew.federate.adapting import shots
+from fedskew.federate.predictions import load_predictions
 from fedskew.models import seeded
-from fedskew.predictions import load_predictions
+from fedskew.runs.experiment import Run
 
 __all__ = ["mnist"]
 pytestmark = pytest.mark.real_data

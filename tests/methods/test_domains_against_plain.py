@@ -25,8 +25,8 @@ from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import find
 from fedskew.models.registry import Classifier
-from fedskew.recipe import find
 
 Batches = list[tuple[Tensor, Tensor]]
 Gradients = dict[str, Tensor]

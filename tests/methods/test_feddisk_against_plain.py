@@ -27,7 +27,7 @@ from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.streams import torch_seed
-from fedskew.experiment import Run
+from fedskew.runs.experiment import Run
 from fedskew.runs.findings import load_arrays
 from fedskew.store import load_groups
 

@@ -26,7 +26,7 @@ from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.streams import stream, torch_seed
-from fedskew.experiment import Run
+from fedskew.runs.experiment import Run
 
 SEED, ROUNDS, EPOCHS, BATCH, LR = 7, 2, 2, 20, 1e-3
 SIZES = (60, 75, 100, 81, 64, 90)

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
-from fedskew.experiment import run as run_experiment
 from fedskew.federate.plan import Settings
-from fedskew.recipe import find
+from fedskew.federate.recipe import find
+from fedskew.runs.experiment import run as run_experiment
 
 OWN = Path(__file__).parents[1] / "own_methods"
 NAME = "fedadam:fedadam"

@@ -32,13 +32,13 @@ from fedskew.deploy.model import run_model
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import torch_seed
 from fedskew.errors import ConfigError
-from fedskew.experiment import run as run_experiment
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
-from fedskew.folder import RunFolder
+from fedskew.federate.recipe import find
 from fedskew.models import redrawn
 from fedskew.parts.begin import Opening
-from fedskew.recipe import find
+from fedskew.runs.experiment import run as run_experiment
+from fedskew.runs.folder import RunFolder
 
 OWN = Path(__file__).parents[1] / "own_methods"
 NAME = "ifca:ifca"

@@ -25,15 +25,15 @@ from torch.nn import functional as F
 
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
-from fedskew.experiment import run as run_experiment
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import Adapt, Phase, Recipe, find
+from fedskew.federate.scoring import look
 from fedskew.federate.tasks import ScoreTask
 from fedskew.methods.private import remembers
 from fedskew.parts.report import PERSONAL
 from fedskew.parts.step import LearningRate, Reptile
-from fedskew.recipe import Adapt, Phase, Recipe, find
-from fedskew.scoring import look
+from fedskew.runs.experiment import run as run_experiment
 
 OWN = Path(__file__).parents[1] / "own_methods"
 NAME = "pfedme:pfedme"

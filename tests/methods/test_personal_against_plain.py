@@ -31,9 +31,9 @@ from torch.nn import functional as F
 
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
+from fedskew.federate.recipe import find
 from fedskew.federate.rows import score_tasks, scored
 from fedskew.models.registry import Classifier
-from fedskew.recipe import find
 
 __all__ = ["mnist"]
 pytestmark = pytest.mark.real_data

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fedskew.federate.recipe import Recipe, find
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.parts.step import Step
-from fedskew.recipe import Recipe, find
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fedskew.federate.recipe import Recipe
 from fedskew.parts.aggregate import Aggregator, ServerState, Update, weighted_mean
 from fedskew.parts.begin import Begin, Begun, Opening, Start
 from fedskew.parts.report import Finished, Groups, Report, Reported
-from fedskew.recipe import Recipe
 
 CLUSTERS, CHOICE = "clusters", "choice"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import Recipe
 from fedskew.parts.objective import Batch, Context, Erm, Tensors, own, owned
 from fedskew.parts.step import LearningRate
-from fedskew.recipe import Recipe
 
 
 @dataclass(frozen=True)

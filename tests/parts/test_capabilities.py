@@ -11,6 +11,7 @@ import torch
 from helpers import assert_same_bits, make_holdings, method_holdings, run
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import find, methods
 from fedskew.parts.aggregate import (
     Aggregator,
     Apart,
@@ -31,7 +32,6 @@ from fedskew.parts.mix import SelfMix
 from fedskew.parts.objective import Erm
 from fedskew.parts.private import Private
 from fedskew.parts.step import Reptile
-from fedskew.recipe import find, methods
 
 OWN = """
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 import torch
 from fedskew.parts.aggregate import Aggregator, Mean
 from fedskew.parts.objective import Erm
-from fedskew.recipe import Recipe
+from fedskew.federate.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from torch import Tensor
 from fedskew.data.federation import Client, Federation
 from fedskew.errors import ConfigError
 from fedskew.federate.holdings import roster_of
+from fedskew.federate.recipe import find
 from fedskew.models import seeded
 from fedskew.models.made import Made
 from fedskew.parts.density import BEST, BEST_LOSS, DensityLoss, KeepBest, explained
 from fedskew.parts.objective import Batch, Bound
 from fedskew.parts.report import Groups
-from fedskew.recipe import find
 
 Values = NDArray[np.float64]
 INPUTS, HIDDEN = 6, 9

@@ -15,11 +15,11 @@ from scipy.stats import entropy, norm
 from fedskew import run as run_experiment
 from fedskew.cli import main
 from fedskew.data.federation import Client, Federation
+from fedskew.federate.recipe import find
 from fedskew.parts.aggregate import Mean, ServerState, Update, normalised
 from fedskew.parts.discrepancy import ByDiscrepancy, label_discrepancy
 from fedskew.parts.generative import w1_to_normal
 from fedskew.parts.step import LearningRate
-from fedskew.recipe import find
 
 COUNTS = [7.0, 0.0, 2.0, 11.0]
 SHARES = np.array(COUNTS) / sum(COUNTS)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import find
 from fedskew.parts.aggregate import Mean, ServerState, Update
 from fedskew.parts.masked import MaskedMean
-from fedskew.recipe import find
 
 
 def updates(changes: list[list[float]], sizes: list[int], start: torch.Tensor) -> list[Update]:

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from fedskew.data.federation import Client
 from fedskew.errors import ConfigError
+from fedskew.federate.recipe import find
 from fedskew.models.personal_head import TwoHeads, with_personal_head
 from fedskew.models.registry import Classifier
 from fedskew.parts.objective import Batch, Bound
 from fedskew.parts.personal import GenericAndPersonal, OneStepAhead, balanced_logits, halves
-from fedskew.recipe import find
 
 
 def batch_of(x: Tensor, y: Tensor, real: int | None = None) -> Batch:

@@ -17,14 +17,14 @@ from fedskew.cli import main
 from fedskew.data.federation import Client
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
-from fedskew.experiment import run as run_experiment
 from fedskew.federate.plan import Settings
+from fedskew.federate.recipe import find
 from fedskew.parts.aggregate import BySize, Mean, ServerState, Uniform, Update
 from fedskew.parts.private import Private
 from fedskew.parts.step import LearningRate, stepped
 from fedskew.privacy import epsilon
-from fedskew.recipe import find
 from fedskew.report.terminal import run_summary
+from fedskew.runs.experiment import run as run_experiment
 
 PLAIN = Mean(Uniform())
 ONLY_CLIPPED: dict[str, Any] = {"clip": 1e30, "noise": 0.0}

@@ -12,8 +12,8 @@ import pytest
 import fedskew
 from fedskew.cli import main
 from fedskew.data.fingerprint import fingerprint
-from fedskew.experiment import make_federation
 from fedskew.runs import identity as identity_module
+from fedskew.runs.experiment import make_federation
 from fedskew.runs.identity import resolve
 
 QUICK: dict[str, Any] = {"model": "logistic", "train": {"rounds": 1}}

@@ -11,15 +11,15 @@ import pytest
 from helpers import toy_federation
 
 import fedskew
+from fedskew.comparisons.crossing import label
 from fedskew.config import Named, make_config
 from fedskew.data.datasets import REGISTRY
 from fedskew.data.environments import ENVIRONMENTS
 from fedskew.data.federation import Federation
 from fedskew.data.partition import PARTITIONS
 from fedskew.data.skew import SKEWS
-from fedskew.matrix import label
+from fedskew.federate.recipe import _METHODS, Recipe, find, methods
 from fedskew.models.registry import MODELS
-from fedskew.recipe import _METHODS, Recipe, find, methods
 from fedskew.runs import identity as identity_module
 from fedskew.runs.identity import Identity, identify, resolve
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 import fedskew
-from fedskew.experiment import Run
+from fedskew.runs.experiment import Run
 
 SETTINGS: dict[str, Any] = {
     "federation": {"samples": 300, "clients": 5, "unseen": 1},

@@ -14,7 +14,7 @@ from helpers import toy_federation
 
 import fedskew
 from fedskew.config import make_config
-from fedskew.recipe import _METHODS, Card, Method, Recipe, find
+from fedskew.federate.recipe import _METHODS, Card, Method, Recipe, find
 from fedskew.runs.identity import Identity, identify, resolve
 
 QUICK: dict[str, Any] = {"model": "logistic", "train": {"rounds": 1}}
@@ -33,7 +33,7 @@ RULES = """
 from dataclasses import dataclass, replace
 
 from fedskew.parts.aggregate import Mean
-from fedskew.recipe import Recipe
+from fedskew.federate.recipe import Recipe
 from my_helpers import share
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def test_changed_code_is_another_run_where_it_is_used(
 
 def test_a_method_named_by_any_knob_of_an_own_wrapper_counts(own: Path) -> None:
     (own / "my_wrapper.py").write_text(
-        "from fedskew.recipe import find\n\n"
+        "from fedskew.federate.recipe import find\n\n"
         "def wrap(inner='my_rules:rule'):\n    return find(inner).recipe()\n"
     )
     before = name(method="my_wrapper:wrap")
@@ -199,7 +199,7 @@ def test_a_package_counts_with_its_own_modules_and_no_library(own: Path) -> None
     package.mkdir()
     (package / "__init__.py").write_text("import numpy\n")
     (package / "rules.py").write_text(
-        "import torch\nfrom fedskew.recipe import Recipe\nfrom . import inner\n"
+        "import torch\nfrom fedskew.federate.recipe import Recipe\nfrom . import inner\n"
         "from .deeper.one import TWO\n\ndef rule():\n    return Recipe()\n"
     )
     (package / "inner.py").write_text("import scipy, json\n")
@@ -214,7 +214,8 @@ def test_a_package_counts_with_its_own_modules_and_no_library(own: Path) -> None
 
 def test_a_stage_made_by_changed_code_is_not_taken_over(own: Path) -> None:
     (own / "my_wrapper.py").write_text(
-        "from dataclasses import replace\nfrom fedskew.recipe import Stage\nimport my_rules\n\n"
+        "from dataclasses import replace\nfrom fedskew.federate.recipe import Stage\n"
+        "import my_rules\n\n"
         "def two(strength=1.0):\n"
         "    first = my_rules.rule()\n"
         "    return replace(first, prepares=(Stage('first', first, rounds=1),))\n"

@@ -15,10 +15,10 @@ from helpers import toy_federation
 from made_up import results_of
 
 from fedskew.errors import RunError
-from fedskew.experiment import Run, load_run, run
+from fedskew.federate.metrics import Row
 from fedskew.runs import results as module
+from fedskew.runs.experiment import Run, load_run, run
 from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, Results, _recorded
-from fedskew.score import Row
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic", "train": {"rounds": 3, "batch_size": 8},

@@ -15,10 +15,10 @@ import pytest
 from made_up import results_of, write_rows
 
 from fedskew.errors import RunError
+from fedskew.federate.metrics import CENTRAL, Row
 from fedskew.runs import rows as reading
 from fedskew.runs.results import METRICS
 from fedskew.runs.rows import Rows, read_lines, read_rows
-from fedskew.score import CENTRAL, Row
 
 ROW = Row("main", 1, "global", "seen", "ann", "none", "test", "accuracy", 0.5, 40)
 HALF = json.dumps(ROW.as_dict())[:70]

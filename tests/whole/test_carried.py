@@ -15,11 +15,11 @@ import pytest
 import fedskew
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
-from fedskew.experiment import local_backend
 from fedskew.federate.backends import Backend
 from fedskew.federate.backends.carrier import Carrier
-from fedskew.folder import RunFolder
-from fedskew.recipe import find
+from fedskew.federate.recipe import find
+from fedskew.runs.experiment import local_backend
+from fedskew.runs.folder import RunFolder
 from fedskew.store import load_groups
 
 APART = {

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from fedskew.federate.metrics import Measured
 from fedskew.federate.plan import Plan
 from fedskew.federate.roster import Roster
 from fedskew.federate.tasks import Answer, Ask, TogetherTask
-from fedskew.score import Measured
 
 
 class Backend(Protocol):

@@ -14,9 +14,9 @@ from fedskew.federate.backends.wire import (
     encode_answers,
     encode_asks,
 )
+from fedskew.federate.metrics import Measured
 from fedskew.federate.plan import Plan
 from fedskew.federate.tasks import Answer, Ask, TogetherTask
-from fedskew.score import Measured
 
 
 def handle(clients: Backend, message: bytes) -> bytes:

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedskew.client import Outcome, describe_clients, train_clients
 from fedskew.data.federation import Federation
+from fedskew.federate.client import Outcome, describe_clients, train_clients
 from fedskew.federate.holdings import Holdings, roster_of
+from fedskew.federate.metrics import Measured
 from fedskew.federate.plan import Plan
+from fedskew.federate.predictions import PREDICTIONS, Predictions
 from fedskew.federate.private import PrivateStates, States
+from fedskew.federate.scoring import look, personal_model, scored
 from fedskew.federate.tasks import Answer, Ask, FindTask, SaveTask, Scored, ScoreTask, TogetherTask
 from fedskew.federate.together import measured_together
 from fedskew.parts.finding import Holder
 from fedskew.parts.report import Groups
-from fedskew.predictions import PREDICTIONS, Predictions
-from fedskew.score import Measured
-from fedskew.scoring import look, personal_model, scored
 from fedskew.store import make_folder, save_arrays, save_tensors
 
 

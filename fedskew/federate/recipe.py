@@ -51,8 +51,8 @@ class Adapt:
 
     ``shots`` labelled samples a class (None: all of its training data), each phase in turn, in
     batches of ``batch_size`` (None: the run's). With ``patience`` the number of epochs is found on
-    samples held out of those (see ``fedskew.adapting``): so many looks without a smaller loss end
-    the search.
+    samples held out of those (see ``fedskew.federate.adapting``): so many looks without a smaller
+    loss end the search.
     """
 
     phases: tuple[Phase, ...]

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedskew.adapting import Adaptation, adapted
 from fedskew.engine.evaluate import Question, sample_values
 from fedskew.errors import failure, located
+from fedskew.federate.adapting import Adaptation, adapted
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.tasks import Scored, ScoreTask
 from fedskew.parts.objective import Bound, Tensors

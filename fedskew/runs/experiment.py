@@ -20,17 +20,17 @@ from fedskew.data.presets import PRESETS
 from fedskew.errors import ConfigError, RunError, unknown
 from fedskew.federate.backends import Backend
 from fedskew.federate.backends.local import LocalBackend
+from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.planning import checked_model, made_up, make_plan, make_rounds
-from fedskew.finish import finish
-from fedskew.folder import RunFolder
+from fedskew.federate.recipe import Stage, find
+from fedskew.federate.server import Handed, Progress, RoundRecord, federate, hand_over
 from fedskew.models import seeded
-from fedskew.recipe import Stage, find
 from fedskew.report.figures import draw_run, is_drawn
 from fedskew.runs.earlier import why_anew, why_going_on
+from fedskew.runs.finish import finish
+from fedskew.runs.folder import RunFolder
 from fedskew.runs.identity import Identity, identify, resolve, spelled_out
 from fedskew.runs.results import CONFIG, RESULT, Results
-from fedskew.score import MAIN, Row
-from fedskew.server import Handed, Progress, RoundRecord, federate, hand_over
 from fedskew.sources import edited
 from fedskew.store import load_tensors
 

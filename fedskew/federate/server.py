@@ -10,6 +10,7 @@ from typing import Protocol
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, RunError, located
 from fedskew.federate.backends import Backend
+from fedskew.federate.metrics import Row
 from fedskew.federate.plan import Plan
 from fedskew.federate.roster import POOLED, Roster
 from fedskew.federate.rounds import Choice, Rounds
@@ -32,7 +33,6 @@ from fedskew.parts.begin import Opening
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.parts.step import memory_at_start, stepped
-from fedskew.score import Row
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from fedskew.engine.cohort import Trained, Training, Work, in_workers, train
 from fedskew.engine.streams import stream
 from fedskew.errors import failure, locate, located
 from fedskew.federate.holdings import Holdings, context_of, remembered
+from fedskew.federate.recipe import Phase
 from fedskew.federate.tasks import DescribeTask, TrainTask, not_finite
 from fedskew.parts.aggregate import Update
 from fedskew.parts.begin import Begun
@@ -27,7 +28,6 @@ from fedskew.parts.report import (
     Groups,
     Report,
 )
-from fedskew.recipe import Phase
 
 
 @dataclass(frozen=True)

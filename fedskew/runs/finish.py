@@ -8,14 +8,14 @@ from typing import Any
 
 from fedskew.config import Config
 from fedskew.federate.backends import Backend
+from fedskew.federate.metrics import Row, by_group, summarise
 from fedskew.federate.plan import Plan
 from fedskew.federate.roster import Roster
 from fedskew.federate.rows import broadcast_of, rows_of, score_tasks
+from fedskew.federate.server import Progress
 from fedskew.federate.tasks import Ask, FindTask, SaveTask, TogetherTask
-from fedskew.folder import RunFolder
+from fedskew.runs.folder import RunFolder
 from fedskew.runs.results import Results
-from fedskew.score import Row, by_group, summarise
-from fedskew.server import Progress
 from fedskew.store import make_folder, save_tensors
 
 

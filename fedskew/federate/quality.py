@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.client import train_clients
 from fedskew.config import FEWEST_JUDGED, Named
 from fedskew.data.federation import Client, Federation, check_samples
 from fedskew.data.fingerprint import fingerprint
@@ -23,11 +22,12 @@ from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import choose
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, DataError, RunError
+from fedskew.federate.client import train_clients
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.recipe import Recipe
 from fedskew.federate.tasks import TrainTask
 from fedskew.models import seeded
-from fedskew.recipe import Recipe
 
 HIDDEN, BATCH = (128, 64), 64
 EPOCHS, STEPS = 2, 800

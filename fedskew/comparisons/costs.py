@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedskew.score import MAIN
+from fedskew.federate.metrics import MAIN
 
 if TYPE_CHECKING:
-    from fedskew.server import RoundRecord
+    from fedskew.federate.server import RoundRecord
 
 Curve = Mapping[int, float]
 """A score by round, of the rounds that were scored."""

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedskew.comparisons.crossing import Given, Pair, label, own_label, pairs, parse_method
+from fedskew.comparisons.runner import Observer, Runner
+from fedskew.comparisons.selection import Count, Members, curves_of, folds, left_out_of
 from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, Tell
-from fedskew.matrix import Given, Pair, label, own_label, pairs, parse_method
-from fedskew.recipe import find
-from fedskew.recipe import methods as registered
+from fedskew.federate.recipe import find
+from fedskew.federate.recipe import methods as registered
 from fedskew.report.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
 from fedskew.report.figures import draw_comparison
 from fedskew.report.leaderboard import Standing, has_effective, to_csv, to_markdown, to_text
 from fedskew.report.standings import common_metric, standings
-from fedskew.runner import Observer, Runner
+from fedskew.runs.experiment import Run, Tell
 from fedskew.runs.identity import resolve
-from fedskew.selection import Count, Members, curves_of, folds, left_out_of
 from fedskew.store import make_folder, write_atomically
 
 

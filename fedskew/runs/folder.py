@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedskew.config import Config
 from fedskew.errors import ConfigError, RunError
+from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.rounds import keeps_matrices_in_turn
+from fedskew.federate.server import Progress, RoundRecord
 from fedskew.runs.checkpoint import Checkpoint
 from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, recorded
-from fedskew.score import MAIN, Row
-from fedskew.server import Progress, RoundRecord
 from fedskew.store import (
     disk_error,
     make_folder,

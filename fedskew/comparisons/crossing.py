@@ -9,7 +9,7 @@ from typing import Any
 
 from fedskew.config import Named, apply_overrides
 from fedskew.errors import ConfigError, unknown
-from fedskew.recipe import find, methods
+from fedskew.federate.recipe import find, methods
 
 ALL = "all"
 TIMES = "×"

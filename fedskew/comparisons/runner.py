@@ -6,20 +6,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from fedskew.comparisons.crossing import label
+from fedskew.comparisons.selection import Members
 from fedskew.config import Config, FederationSection
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run, Tell, carry_out, make_federation
 from fedskew.federate.holdings import roster_of
+from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.planning import checked_model
-from fedskew.folder import RunFolder
-from fedskew.matrix import label
-from fedskew.recipe import Stage, find
+from fedskew.federate.recipe import Stage, find
+from fedskew.federate.server import Progress, RoundRecord
+from fedskew.runs.experiment import Run, Tell, carry_out, make_federation
+from fedskew.runs.folder import RunFolder
 from fedskew.runs.identity import Identity, identify
-from fedskew.score import MAIN, Row
-from fedskew.selection import Members
-from fedskew.server import Progress, RoundRecord
 
 
 class Observer(Protocol):

@@ -13,10 +13,10 @@ from fedskew.engine.evaluate import Question, evaluate
 from fedskew.engine.streams import stream
 from fedskew.errors import Diverged, locate
 from fedskew.federate.holdings import Holdings, context_of, remembered
+from fedskew.federate.recipe import Adapt, Phase
 from fedskew.federate.tasks import not_finite
 from fedskew.parts.objective import Objective, Tensors, owned
 from fedskew.parts.report import Groups
-from fedskew.recipe import Adapt, Phase
 from fedskew.types import Indices
 
 HELD_OUT = 4

@@ -15,9 +15,9 @@ from fedskew.config import Config
 from fedskew.data.federation import Federation
 from fedskew.data.keyed import keyed_rng
 from fedskew.errors import ConfigError
-from fedskew.experiment import Run
+from fedskew.federate.metrics import CENTRAL, MAIN
+from fedskew.runs.experiment import Run
 from fedskew.runs.rows import Rows
-from fedskew.score import CENTRAL, MAIN
 
 RULES = ("last", "validation", "left-out", "oracle")
 MEANING = {

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.errors import RunError
+from fedskew.federate.recipe import Adapt
+from fedskew.federate.scoring import Looked
 from fedskew.parts.objective import ANSWERS
-from fedskew.recipe import Adapt
-from fedskew.scoring import Looked
 from fedskew.store import save_arrays
 
 PREDICTIONS = "predictions.npz"
