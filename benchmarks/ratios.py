@@ -19,10 +19,10 @@ from benchmarks.ratio_parts.tell import Facts, page
 from fedskew import run
 from fedskew.comparisons.runner import Shelf
 from fedskew.errors import FedskewError
+from fedskew.papers.machine import provenance
+from fedskew.papers.measure import MADE_WITH
 from fedskew.runs.folder import RunFolder
 from fedskew.store import make_folder, write_atomically, write_json
-from fedskew.suites.machine import provenance
-from fedskew.suites.measure import MADE_WITH
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FIGURES = "density-ratio.md", "figures/density-ratio"

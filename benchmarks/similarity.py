@@ -21,9 +21,9 @@ import torch  # noqa: E402
 from benchmarks.similarity_parts import bodies, forge, scale, sent, synthetic  # noqa: E402
 from benchmarks.similarity_parts.plan import Numbers, Plan  # noqa: E402
 from fedskew.errors import FedskewError  # noqa: E402
+from fedskew.papers.machine import provenance  # noqa: E402
+from fedskew.papers.page import table  # noqa: E402
 from fedskew.store import read_json, write_atomically  # noqa: E402
-from fedskew.suites.machine import provenance  # noqa: E402
-from fedskew.suites.page import table  # noqa: E402
 
 SECTIONS = {
     "own": "Own samples measure nothing",

@@ -48,21 +48,21 @@ OTHER_MEANINGS = {
     ("models/made.py", "made"): "the name of a model",
     ("runs/finish.py", "central"): ON,
     ("runs/checkpoint.py", "private"): STATE,
-    ("report/standings.py", "central"): ON,
-    ("report/terminal.py", "central"): ON,
+    ("views/standings.py", "central"): ON,
+    ("views/terminal.py", "central"): ON,
     ("comparisons/selection.py", "central"): ON,
     ("federate/rows.py", "central"): ON,
-    ("suites/figure.py", "central"): "a score of a suite",
-    ("suites/measure.py", "central"): ON,
-    ("suites/scores.py", "central"): "a score of a suite",
-    ("suites/tables.py", "central"): "a score of a suite",
+    ("papers/figure.py", "central"): "a score of a suite",
+    ("papers/measure.py", "central"): ON,
+    ("papers/scores.py", "central"): "a score of a suite",
+    ("papers/tables.py", "central"): "a score of a suite",
 }
 DECODERS = "draws from decoders, of whatever method"
 IMPORTS = {
     ("deploy/generate.py", "generative"): DECODERS,
-    ("report/generative.py", "generative"): DECODERS,
-    ("report/images.py", "generative"): DECODERS,
-    ("suites/pictures.py", "generative"): DECODERS,
+    ("views/generative.py", "generative"): DECODERS,
+    ("views/images.py", "generative"): DECODERS,
+    ("papers/pictures.py", "generative"): DECODERS,
     ("federate/together.py", "generative"): DECODERS,
 }
 """Who imports a module of parts that only some methods are made of."""

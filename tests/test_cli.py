@@ -18,6 +18,7 @@ from rich.console import Console
 
 from fedskew import cli
 from fedskew.cli import main
+from fedskew.cli.progress import Live, Plain
 from fedskew.comparisons.crossing import label, pairs
 from fedskew.config import load_config, make_config
 from fedskew.data.datasets import load
@@ -26,7 +27,6 @@ from fedskew.federate.recipe import methods
 from fedskew.federate.rounds import Choice
 from fedskew.federate.server import Progress, RoundRecord
 from fedskew.parts.aggregate import ServerState
-from fedskew.progress import Live, Plain
 from fedskew.runs.experiment import load_run, run
 from fedskew.runs.identity import resolve
 
@@ -389,7 +389,7 @@ def test_reproduce_tells_each_run_and_ends_in_verdicts(
         verdict = SimpleNamespace(claim=SimpleNamespace(name="bold"), text="not supported")
         return SimpleNamespace(verdicts=[verdict], page=tmp_path / "page.md")
 
-    monkeypatch.setattr("fedskew.suite.reproduce", reproduced)
+    monkeypatch.setattr("fedskew.papers.suite.reproduce", reproduced)
     assert main(["reproduce", "baselines", "--scale", "smoke", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "[1/1] a run: finished",

@@ -16,8 +16,8 @@ from fedskew.comparisons.comparison import Comparison, compare
 from fedskew.comparisons.crossing import Given, label, parse_method
 from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
-from fedskew.report.leaderboard import Spread
 from fedskew.runs.experiment import Run, make_federation
+from fedskew.views.leaderboard import Spread
 
 CLIENTS, ROUNDS, PARAMETERS = 3, 2, 64 * 10 + 10
 QUICK = make_config(

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedskew.federate.predictions import load_predictions
-from fedskew.report import deployment_plots
-from fedskew.report.deployment import coverage_table, shots_table
-from fedskew.report.figures import client_table
 from fedskew.runs.experiment import Run, run
+from fedskew.views import deployment_plots
+from fedskew.views.deployment import coverage_table, shots_table
+from fedskew.views.figures import client_table
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic",

@@ -16,8 +16,8 @@ from fedskew.config import make_config
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.parts.invariance import Irm, Vrex
-from fedskew.report.terminal import run_summary
 from fedskew.runs.experiment import Run, make_federation, run
+from fedskew.views.terminal import run_summary
 
 OBJECTIVES = ("erm", "irm", "vrex", "mldg", "ib-erm", "ib-irm", "mmd", "coral", "groupdro",
               "and-mask", "sand-mask")  # fmt: skip

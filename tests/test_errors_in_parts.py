@@ -18,6 +18,7 @@ from torch import Tensor
 
 import fedskew
 from fedskew.cli import main
+from fedskew.cli.progress import Live, Plain, observer
 from fedskew.engine.plan import ONE_BY_ONE
 from fedskew.errors import RunError, clients_may_fail, place_of
 from fedskew.federate.client import train_clients
@@ -30,7 +31,6 @@ from fedskew.parts.begin import Begin, Begun, Start
 from fedskew.parts.correct import Correction
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Tensors
 from fedskew.parts.report import Finished, Report, Reported
-from fedskew.progress import Live, Plain, observer
 
 MODULE = """
 import torch

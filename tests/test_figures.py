@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from helpers import toy_federation
 
-from fedskew.report import plots
-from fedskew.report.figures import draw_comparison, draw_run, is_drawn, partition_table
 from fedskew.runs.experiment import Run, make_federation, run
+from fedskew.views import plots
+from fedskew.views.figures import draw_comparison, draw_run, is_drawn, partition_table
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic",

@@ -23,17 +23,17 @@ from fedskew.engine.streams import stream
 from fedskew.federate.metrics import Row
 from fedskew.models.vae import Vae
 from fedskew.parts import generative
-from fedskew.report import generative_plots, plots
-from fedskew.report.figures import draw_run, is_drawn, weight_table
-from fedskew.report.generative import GLOBAL, find_vaes, prior_samples
-from fedskew.report.images import (
+from fedskew.runs.experiment import Run, make_federation, run
+from fedskew.views import generative_plots, plots
+from fedskew.views.figures import draw_run, is_drawn, weight_table
+from fedskew.views.generative import GLOBAL, find_vaes, prior_samples
+from fedskew.views.images import (
     display_range,
     examples,
     picture_grid,
     sample_table,
     sampled_images,
 )
-from fedskew.runs.experiment import Run, make_federation, run
 
 TRAIN = {"rounds": 2, "optimiser": "adam", "lr": 1e-3}
 SKEWED = {"clients": 10, "partition": {"name": "dirichlet", "alpha": 0.5}}
@@ -400,7 +400,7 @@ def test_a_grid_keeps_colours_and_shades_from_black_to_white() -> None:
 
 
 def test_the_helpers_do_not_load_matplotlib() -> None:
-    code = "import sys, fedskew.report.generative_figures; print('matplotlib' in sys.modules)"
+    code = "import sys, fedskew.views.generative_figures; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -22,8 +22,8 @@ from fedskew.federate.server import Progress
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.discrepancy import Settled
 from fedskew.parts.distil import FromDecoders
-from fedskew.report.terminal import run_summary
 from fedskew.runs.experiment import Run, make_federation
+from fedskew.views.terminal import run_summary
 
 ENCODER = (64 * 16 + 16) + (16 * 4 + 4)
 DECODER = (2 * 16 + 16) + (16 * 64 + 64)

@@ -14,10 +14,10 @@ from helpers import toy_federation, toy_vae
 from numpy.typing import NDArray
 from torch import nn
 
-from fedskew.report import generative_plots
-from fedskew.report.generative import GLOBAL, Vaes
-from fedskew.report.latent import arranged, silhouette, space_table
 from fedskew.runs.experiment import Run, make_federation, run
+from fedskew.views import generative_plots
+from fedskew.views.generative import GLOBAL, Vaes
+from fedskew.views.latent import arranged, silhouette, space_table
 
 Array = NDArray[np.float64]
 
@@ -175,7 +175,7 @@ def test_of_many_clients_ten_have_a_colour_the_odd_ones_first_and_thirty_stay_gr
 def test_clients_give_equally_many_samples_and_together_no_more_than_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedskew.report.latent.SPACE_SAMPLES", 9)
+    monkeypatch.setattr("fedskew.views.latent.SPACE_SAMPLES", 9)
     lines = space_table(STUB, toy_federation(sizes=(20, 8, 8)), seed=0)
     names = [line["client"] for line in lines]
     assert {name: names.count(name) for name in names} == {"c0": 3, "c1": 3, "c2": 3}

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedskew.errors import RunError
-from fedskew.report.figures import RoundMatrix, draw_run, evenly, is_drawn, matrix_series
-from fedskew.report.matrices import clustered, colour_range, common_order, heat_maps
 from fedskew.runs.experiment import Run, run
+from fedskew.views.figures import RoundMatrix, draw_run, evenly, is_drawn, matrix_series
+from fedskew.views.matrices import clustered, colour_range, common_order, heat_maps
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

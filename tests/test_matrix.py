@@ -32,9 +32,9 @@ from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
 from fedskew.federate.metrics import Row
 from fedskew.federate.server import Progress, RoundRecord
-from fedskew.report import domain_plots
-from fedskew.report.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
 from fedskew.runs.experiment import Run
+from fedskew.views import domain_plots
+from fedskew.views.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
 
 QUICK = make_config(
     {

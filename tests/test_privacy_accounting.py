@@ -11,7 +11,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
 from fedskew.errors import ConfigError
-from fedskew.privacy import epsilon
+from fedskew.parts.accounting import epsilon
 
 DELTA = 1e-5
 

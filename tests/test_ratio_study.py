@@ -32,9 +32,9 @@ from benchmarks.ratio_parts.plan import ESTIMATORS, Setting, cheapest_first, set
 from benchmarks.ratio_parts.tell import Facts, best, by_federation, identical, page, ranking
 from fedskew import make_federation
 from fedskew.data.federation import Federation
+from fedskew.papers.machine import provenance
 from fedskew.runs.findings import load_arrays
 from fedskew.store import save_arrays
-from fedskew.suites.machine import provenance
 
 TINY = Setting("bernoulli", 2, 1.0, seeds=1, quick=True)
 

@@ -19,7 +19,7 @@ from fedskew.federate.recipe import find
 from fedskew.federate.rounds import Rounds
 from fedskew.parts.report import Finished, Reported
 from fedskew.parts.similarity import Fingerprint
-from fedskew.report.figures import matrix_series
+from fedskew.views.figures import matrix_series
 
 QUICK: dict[str, Any] = {"model": {"name": "mlp", "hidden": [8]}, "train": {"rounds": 6}}
 

@@ -13,16 +13,16 @@ import pytest
 from scipy.stats import t as student
 
 from fedskew.errors import ConfigError
+from fedskew.papers.entries import merged
+from fedskew.papers.format import Claim, parse_suite
+from fedskew.papers.grid import cells, missing_datasets
+from fedskew.papers.machine import UNKNOWN, commit
+from fedskew.papers.measure import MADE_WITH
+from fedskew.papers.pairs import filled
+from fedskew.papers.statistics import Interval, interval
+from fedskew.papers.suite import Reproduced, Step, find_suite, reproduce, suites
+from fedskew.papers.verdict import Finding, decide, indistinct, judge, overall
 from fedskew.runs.experiment import load_run
-from fedskew.suite import Reproduced, Step, find_suite, reproduce, suites
-from fedskew.suites.entries import merged
-from fedskew.suites.format import Claim, parse_suite
-from fedskew.suites.grid import cells, missing_datasets
-from fedskew.suites.machine import UNKNOWN, commit
-from fedskew.suites.measure import MADE_WITH
-from fedskew.suites.pairs import filled
-from fedskew.suites.statistics import Interval, interval
-from fedskew.suites.verdict import Finding, decide, indistinct, judge, overall
 
 TOY = """
 title = "A toy"

@@ -18,11 +18,8 @@ from matplotlib.figure import Figure
 from fedskew.errors import ConfigError
 from fedskew.federate.metrics import Row, by_group, summarise
 from fedskew.models import seeded
-from fedskew.runs.experiment import Run
-from fedskew.store import save_tensors
-from fedskew.suite import reproduce
-from fedskew.suites.clients import Data
-from fedskew.suites.curves import (
+from fedskew.papers.clients import Data
+from fedskew.papers.curves import (
     COVERAGES,
     coverage_curve,
     draw_coverage,
@@ -30,17 +27,20 @@ from fedskew.suites.curves import (
     draw_trades,
     shot_curve,
 )
-from fedskew.suites.format import Claim, Suite, find_suite, parse_suite
-from fedskew.suites.grid import cells
-from fedskew.suites.machine import Provenance
-from fedskew.suites.measure import Measured
-from fedskew.suites.page import Reproduction, page
-from fedskew.suites.pictures import draw_samples
-from fedskew.suites.printed import source_table
-from fedskew.suites.scores import ClientScore, ScoreName, client_score, in_points, meaning
-from fedskew.suites.spread import spread_tables
-from fedskew.suites.tables import about_columns, results_table
-from fedskew.suites.verdict import Results, compared, indistinct, judge
+from fedskew.papers.format import Claim, Suite, find_suite, parse_suite
+from fedskew.papers.grid import cells
+from fedskew.papers.machine import Provenance
+from fedskew.papers.measure import Measured
+from fedskew.papers.page import Reproduction, page
+from fedskew.papers.pictures import draw_samples
+from fedskew.papers.printed import source_table
+from fedskew.papers.scores import ClientScore, ScoreName, client_score, in_points, meaning
+from fedskew.papers.spread import spread_tables
+from fedskew.papers.suite import reproduce
+from fedskew.papers.tables import about_columns, results_table
+from fedskew.papers.verdict import Results, compared, indistinct, judge
+from fedskew.runs.experiment import Run
+from fedskew.store import save_tensors
 
 SUITE: dict[str, Any] = {
     "title": "Newcomers",
@@ -464,7 +464,7 @@ def test_samples_of_a_class_informed_model_say_their_class(
     data = {"one": Data({}, torch.rand(4, 1, 8, 8), {}, ("nought", "one"))}
     draw_samples(about, {("one", "new", 0): Measured(run.run)}, data, tmp_path)
     titles = [axes.get_title() for axes in drawn[0].axes]
-    from fedskew.report.generative import prior_codes
+    from fedskew.views.generative import prior_codes
 
     weight, bias = model.state_dict()["classifier.weight"], model.state_dict()["classifier.bias"]
     logits = prior_codes(3, 4, 0) @ weight.T + bias

@@ -20,18 +20,18 @@ from scipy.stats import t as student
 from fedskew.comparisons.selection import Curves
 from fedskew.config import make_config
 from fedskew.errors import ConfigError
+from fedskew.papers.board import Board, board
+from fedskew.papers.folds import fold_cells
+from fedskew.papers.format import Claim, Suite
+from fedskew.papers.grid import Cell, cells
+from fedskew.papers.matrix import matrix_tables
+from fedskew.papers.measure import Measured
+from fedskew.papers.pairs import filled
+from fedskew.papers.printed import stand_apart
+from fedskew.papers.reading import ByRound
+from fedskew.papers.suite import Reproduced, Step, find_suite, reproduce
+from fedskew.papers.verdict import judge
 from fedskew.runs.experiment import Run, load_run
-from fedskew.suite import Reproduced, Step, find_suite, reproduce
-from fedskew.suites.board import Board, board
-from fedskew.suites.folds import fold_cells
-from fedskew.suites.format import Claim, Suite
-from fedskew.suites.grid import Cell, cells
-from fedskew.suites.matrix import matrix_tables
-from fedskew.suites.measure import Measured
-from fedskew.suites.pairs import filled
-from fedskew.suites.printed import stand_apart
-from fedskew.suites.reading import ByRound
-from fedskew.suites.verdict import judge
 
 TOY = """
 title = "A matrix"

@@ -17,15 +17,15 @@ from scipy.stats import t as student
 from fedskew.errors import ConfigError
 from fedskew.federate.metrics import Row, by_group, summarise
 from fedskew.federate.server import RoundRecord
+from fedskew.papers.boxes import draw_boxes
+from fedskew.papers.cost_figure import draw_costs
+from fedskew.papers.effort import effort_tables, with_rivals
+from fedskew.papers.format import Suite, parse_suite
+from fedskew.papers.grid import cells
+from fedskew.papers.measure import Measured
+from fedskew.papers.suite import reproduce
+from fedskew.papers.verdict import Results, judge
 from fedskew.runs.experiment import Run
-from fedskew.suite import reproduce
-from fedskew.suites.boxes import draw_boxes
-from fedskew.suites.cost_figure import draw_costs
-from fedskew.suites.effort import effort_tables, with_rivals
-from fedskew.suites.format import Suite, parse_suite
-from fedskew.suites.grid import cells
-from fedskew.suites.measure import Measured
-from fedskew.suites.verdict import Results, judge
 
 PRINTED: list[dict[str, Any]] = [
     {"setting": "femnist", "arm": "disk", "preparation": 15, "preparation_parameters": 614_000,

@@ -19,22 +19,22 @@ from scipy.stats import t as student
 from fedskew.errors import ConfigError
 from fedskew.federate.metrics import Row, by_group, summarise
 from fedskew.models import seeded
-from fedskew.report.generative import prior_samples
+from fedskew.papers.clients import Data, look
+from fedskew.papers.figure import draw, draw_series, mean_curve, too_tall
+from fedskew.papers.format import Claim, Suite, parse_suite
+from fedskew.papers.grid import cells
+from fedskew.papers.machine import Provenance
+from fedskew.papers.measure import Measured
+from fedskew.papers.numbers import cell, span
+from fedskew.papers.page import Reproduction, page
+from fedskew.papers.pictures import draw_divergence, draw_portraits, draw_samples, shown_as
+from fedskew.papers.scores import ScoreName
+from fedskew.papers.statistics import Interval, interval
+from fedskew.papers.suite import reproduce
+from fedskew.papers.verdict import Results, compared, judge
 from fedskew.runs.experiment import Run, make_federation, run
 from fedskew.store import save_tensors
-from fedskew.suite import reproduce
-from fedskew.suites.clients import Data, look
-from fedskew.suites.figure import draw, draw_series, mean_curve, too_tall
-from fedskew.suites.format import Claim, Suite, parse_suite
-from fedskew.suites.grid import cells
-from fedskew.suites.machine import Provenance
-from fedskew.suites.measure import Measured
-from fedskew.suites.numbers import cell, span
-from fedskew.suites.page import Reproduction, page
-from fedskew.suites.pictures import draw_divergence, draw_portraits, draw_samples, shown_as
-from fedskew.suites.scores import ScoreName
-from fedskew.suites.statistics import Interval, interval
-from fedskew.suites.verdict import Results, compared, judge
+from fedskew.views.generative import prior_samples
 
 SUITE: dict[str, Any] = {
     "title": "Autoencoders",

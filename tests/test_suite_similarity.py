@@ -16,14 +16,14 @@ from scipy.stats import t as student
 
 from fedskew.errors import ConfigError
 from fedskew.federate.metrics import Row, by_group, summarise
+from fedskew.papers.figure import draw, draw_series, line_styles
+from fedskew.papers.format import Claim, Suite, parse_suite
+from fedskew.papers.grid import cells
+from fedskew.papers.machine import Provenance
+from fedskew.papers.measure import Measured
+from fedskew.papers.page import Reproduction, page
+from fedskew.papers.verdict import Results, judge
 from fedskew.runs.experiment import Run
-from fedskew.suites.figure import draw, draw_series, line_styles
-from fedskew.suites.format import Claim, Suite, parse_suite
-from fedskew.suites.grid import cells
-from fedskew.suites.machine import Provenance
-from fedskew.suites.measure import Measured
-from fedskew.suites.page import Reproduction, page
-from fedskew.suites.verdict import Results, judge
 
 SUITE: dict[str, Any] = {
     "title": "Similar clients",

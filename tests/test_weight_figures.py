@@ -18,10 +18,10 @@ from fedskew.methods import weight_figures as drawn
 from fedskew.methods.sample_weights import SampleWeightsLeft
 from fedskew.parts.ratio import ALL_EQUAL, FINE, TOO_FEW
 from fedskew.parts.report import Groups
-from fedskew.report.figures import draw_run
-from fedskew.report.terminal import run_summary
 from fedskew.runs.experiment import Run, load_run, make_federation, run
 from fedskew.store import read_json, save_arrays, write_json
+from fedskew.views.figures import draw_run
+from fedskew.views.terminal import run_summary
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic", "train": {"rounds": 1}, "federation": {"clients": 4},

@@ -21,9 +21,9 @@ from benchmarks.ratio_parts.measure import (
     true_weights,
 )
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
-from fedskew.report.canvas import GREY, PALETTE, blank_figure, clean
 from fedskew.runs.findings import load_arrays
 from fedskew.store import write_atomically, write_csv
+from fedskew.views.canvas import GREY, PALETTE, blank_figure, clean
 
 COLOURS = dict(zip(ESTIMATORS, PALETTE, strict=False))
 MARKS = dict(zip(ESTIMATORS, ("o-", "s--", "^-.", "D:"), strict=True))

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
 from fedskew.comparisons.runner import Shelf
+from fedskew.papers.machine import UNKNOWN
+from fedskew.papers.measure import MADE_WITH
 from fedskew.runs.experiment import Run
 from fedskew.runs.findings import load_arrays
 from fedskew.runs.folder import RunFolder
 from fedskew.store import read_json
-from fedskew.suites.machine import UNKNOWN
-from fedskew.suites.measure import MADE_WITH
 
 MEASURES = (
     "pearson", "spearman", "slope", "effective", "true_effective", "error", "apart", "equal",

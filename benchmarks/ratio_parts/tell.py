@@ -19,8 +19,8 @@ from benchmarks.ratio_parts.plan import (
     VALIDATION,
     Setting,
 )
-from fedskew.suites.machine import Provenance
-from fedskew.suites.markdown import table
+from fedskew.papers.machine import Provenance
+from fedskew.papers.markdown import table
 
 TITLE = "Estimating density ratios where the truth is known"
 OPENING = (

@@ -16,6 +16,7 @@ from fedskew import make_config, make_federation, run
 from fedskew.data.federation import Federation
 from fedskew.federate.recipe import Recipe
 from fedskew.methods.similarity import fedbabu
+from fedskew.papers.page import table
 from fedskew.parts.aggregate import Matrix, Mean, ServerState, Uniform, Update
 from fedskew.parts.report import Finished, Report, Reported
 from fedskew.parts.similarity import (
@@ -25,8 +26,7 @@ from fedskew.parts.similarity import (
     sample_fingerprint,
     similarities,
 )
-from fedskew.report.figures import RoundMatrix, matrix_series
-from fedskew.suites.page import table
+from fedskew.views.figures import RoundMatrix, matrix_series
 
 SHOWN = 50
 LOOKS = {

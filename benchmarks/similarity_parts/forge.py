@@ -15,14 +15,14 @@ from benchmarks.similarity_parts.plan import Numbers, Plan, listed, plus_minus
 from fedskew import Federation, Run, make_config, make_federation, run
 from fedskew.errors import ConfigError
 from fedskew.federate.recipe import Recipe, find
+from fedskew.papers.page import table
 from fedskew.parts.aggregate import Aggregator, ServerState, Update
 from fedskew.parts.begin import Opening
 from fedskew.parts.mix import BySimilarity, nobody_at_self, shared_out
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Groups
 from fedskew.parts.similarity import FINGERPRINT
-from fedskew.report.figures import matrix_series
-from fedskew.suites.page import table
+from fedskew.views.figures import matrix_series
 
 Attack = Literal["none", "body", "forged"]
 

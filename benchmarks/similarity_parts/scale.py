@@ -18,11 +18,11 @@ from time import perf_counter
 import torch
 
 from benchmarks.similarity_parts.plan import Numbers, Plan
+from fedskew.papers.page import table
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.mix import ROWS, BySimilarity
 from fedskew.parts.similarity import FINGERPRINT, similarities
 from fedskew.store import write_atomically
-from fedskew.suites.page import table
 
 CLIENTS = (100, 300, 1000, 3000, 10_000)
 WORK = {
@@ -147,7 +147,7 @@ def draw(numbers: Numbers, folder: Path) -> None:
     """Both curves on logarithmic axes, and their numbers as CSV beside them."""
     from matplotlib.figure import Figure
 
-    from fedskew.report.plots import PALETTE
+    from fedskew.views.plots import PALETTE
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -11,8 +11,8 @@ from torch import Tensor
 from benchmarks.similarity_parts.plan import Numbers, Plan
 from benchmarks.similarity_parts.synthetic import FEATURES, drawn
 from fedskew import make_config, make_federation, run
+from fedskew.papers.page import table
 from fedskew.parts.similarity import feature_fingerprint, sample_fingerprint
-from fedskew.suites.page import table
 
 PROBE = 50
 WIDTHS = (64, 256, 512)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.similarity_parts.plan import Numbers, Plan, plus_minus
+from fedskew.papers.page import table
 from fedskew.parts.similarity import Kernel, feature_fingerprint, sample_fingerprint
-from fedskew.suites.page import table
 
 Order = Literal["random", "sorted"]
 Make = Callable[[Tensor, Kernel, bool], Tensor]

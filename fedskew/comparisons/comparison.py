@@ -14,13 +14,13 @@ from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
 from fedskew.federate.recipe import find
 from fedskew.federate.recipe import methods as registered
-from fedskew.report.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
-from fedskew.report.figures import draw_comparison
-from fedskew.report.leaderboard import Standing, has_effective, to_csv, to_markdown, to_text
-from fedskew.report.standings import common_metric, standings
 from fedskew.runs.experiment import Run, Tell
 from fedskew.runs.identity import resolve
 from fedskew.store import make_folder, write_atomically
+from fedskew.views.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
+from fedskew.views.figures import draw_comparison
+from fedskew.views.leaderboard import Standing, has_effective, to_csv, to_markdown, to_text
+from fedskew.views.standings import common_metric, standings
 
 
 @dataclass(frozen=True)

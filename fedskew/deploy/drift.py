@@ -32,8 +32,8 @@ from fedskew.federate.scoring import Looked, look, scored
 from fedskew.federate.tasks import ScoreTask
 from fedskew.parts.objective import Tensors
 from fedskew.parts.report import PERSONAL, SHARED, Groups
-from fedskew.report.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport, Moment
 from fedskew.runs.experiment import Run
+from fedskew.views.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport, Moment
 
 ANGLES = tuple(range(0, 181, 15))
 

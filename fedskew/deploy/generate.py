@@ -20,9 +20,9 @@ from fedskew.deploy.realism import Realism, realism
 from fedskew.engine.streams import stream
 from fedskew.errors import ConfigError, FedskewError, RunError
 from fedskew.parts.generative import decode, latent_of
-from fedskew.report.generative import bound
 from fedskew.runs.experiment import Run
 from fedskew.store import make_folder, save_arrays, write_json
+from fedskew.views.generative import bound
 
 THRESHOLD = 0.9
 AT_ONCE = 8192

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedskew.report.generative_plots import images
-from fedskew.report.images import COLUMNS, SIDE, Images, display_range, picture_grid
 from fedskew.store import write_atomically
+from fedskew.views.generative_plots import images
+from fedskew.views.images import COLUMNS, SIDE, Images, display_range, picture_grid
 
 if TYPE_CHECKING:
     from fedskew.deploy.generate import Generated

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedskew.data.federation import Client, Federation, Indices
 from fedskew.errors import DataError
 from fedskew.federate.quality import judge_for
-from fedskew.report.generative import test_rows
+from fedskew.views.generative import test_rows
 
 NEAREST = 0.01
 """A copy lies nearer to a training sample than all but this share of real samples do."""

@@ -11,11 +11,11 @@ from fedskew.errors import ConfigError
 from fedskew.federate.recipe import Card, Recipe, Reduction, method
 from fedskew.methods.baselines import not_negative
 from fedskew.methods.discrepancy import based_on
+from fedskew.parts.accounting import accounting
 from fedskew.parts.aggregate import Uniform
 from fedskew.parts.private import Private
 from fedskew.parts.report import PERSONAL
 from fedskew.parts.select import EVERYTHING
-from fedskew.privacy import accounting
 
 
 def in_the_way(recipe: Recipe) -> str | None:

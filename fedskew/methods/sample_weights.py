@@ -16,7 +16,7 @@ from fedskew.parts.ratio import FINE, WEIGHING, effective_size
 from fedskew.parts.report import SAMPLE_WEIGHT
 
 if TYPE_CHECKING:
-    from fedskew.report.picture import Picture
+    from fedskew.views.picture import Picture
 
 Numbers = NDArray[np.float64]
 

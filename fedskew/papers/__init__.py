@@ -1,0 +1,1 @@
+"""Published comparisons, run again: suites on top of comparisons, and their pages."""

@@ -13,7 +13,7 @@ from fedskew.parts.report import Groups
 
 if TYPE_CHECKING:
     from fedskew.data.federation import Client
-    from fedskew.report.picture import Picture
+    from fedskew.views.picture import Picture
 
 Arrays = Mapping[str, NDArray[Any]]
 

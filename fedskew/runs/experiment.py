@@ -25,7 +25,6 @@ from fedskew.federate.planning import checked_model, made_up, make_plan, make_ro
 from fedskew.federate.recipe import Stage, find
 from fedskew.federate.server import Handed, Progress, RoundRecord, federate, hand_over
 from fedskew.models import seeded
-from fedskew.report.figures import draw_run, is_drawn
 from fedskew.runs.earlier import why_anew, why_going_on
 from fedskew.runs.finish import finish
 from fedskew.runs.folder import RunFolder
@@ -33,6 +32,7 @@ from fedskew.runs.identity import Identity, identify, resolve, spelled_out
 from fedskew.runs.results import CONFIG, RESULT, Results
 from fedskew.sources import edited
 from fedskew.store import load_tensors
+from fedskew.views.figures import draw_run, is_drawn
 
 Watch = Callable[[Progress, RoundRecord, Sequence[Row]], None]
 Tell = Callable[[str], None]

@@ -15,7 +15,7 @@ from fedskew.federate.recipe import find
 from fedskew.parts.finding import Arrays, Finding
 
 if TYPE_CHECKING:
-    from fedskew.report.picture import Picture
+    from fedskew.views.picture import Picture
 
 
 def findings_of(

@@ -19,12 +19,12 @@ from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
 from fedskew.federate.plan import Settings
 from fedskew.federate.recipe import find
+from fedskew.parts.accounting import epsilon
 from fedskew.parts.aggregate import BySize, Mean, ServerState, Uniform, Update
 from fedskew.parts.private import Private
 from fedskew.parts.step import LearningRate, stepped
-from fedskew.privacy import epsilon
-from fedskew.report.terminal import run_summary
 from fedskew.runs.experiment import run as run_experiment
+from fedskew.views.terminal import run_summary
 
 PLAIN = Mean(Uniform())
 ONLY_CLIPPED: dict[str, Any] = {"clip": 1e30, "noise": 0.0}

@@ -1,0 +1,5 @@
+"""The command line: its commands, what they print while they work, and lists."""
+
+from fedskew.cli.commands import main
+
+__all__ = ["main"]

@@ -1,0 +1,115 @@
+"""What became of a client whose images turned, as a table, a CSV file and a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+from fedskew.store import make_folder, write_atomically, write_csv
+from fedskew.views.picture import Table
+
+NEVER, ONCE, LOOP, CONTINUED = "never", "once", "loop", "continued"
+STRATEGIES: Mapping[str, str] = {
+    NEVER: "never adapts",
+    ONCE: "adapts once, at the start",
+    LOOP: "when unsure, adapts the run's model anew",
+    CONTINUED: "when unsure, adapts its own model further",
+}
+"""What a client may do about change."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One window of samples, as a client with one strategy answered it.
+
+    ``unsure`` is the share of samples below ``threshold``, ``expected`` the share of validation
+    samples that adapted models are unsure of; ``noticed`` says that the first is larger beyond
+    chance. ``before`` is the accuracy of the first answers; ``accuracy`` of the last ones, given
+    after adapting where it adapted.
+    """
+
+    step: int
+    angle: float
+    strategy: str
+    samples: int
+    threshold: float
+    unsure: float
+    expected: float
+    noticed: bool
+    labels: int
+    before: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """All moments of a client; printed, it is a table."""
+
+    run: str
+    client: str
+    shots: int
+    adaptation: str
+    moments: tuple[Moment, ...]
+
+    def of(self, strategy: str) -> list[Moment]:
+        """One strategy's moments, in their order."""
+        return [moment for moment in self.moments if moment.strategy == strategy]
+
+    def labels(self, strategy: str) -> int:
+        """How many labels a strategy asked for."""
+        return sum(moment.labels for moment in self.of(strategy))
+
+    def accuracy(self, strategy: str) -> float:
+        """The mean over all windows."""
+        return fmean(moment.accuracy for moment in self.of(strategy))
+
+    def __str__(self) -> str:
+        windows = list(zip(*(self.of(name) for name in STRATEGIES), strict=True))
+        loop = list(STRATEGIES).index(LOOP)
+        lines = [["angle", *STRATEGIES, "unsure", "expected", ""]]
+        for window in windows:
+            now = window[loop]
+            said = f"asks for {now.labels} labels" if now.labels else ""
+            lines.append(
+                [f"{now.angle:g}", *(f"{moment.accuracy:.3f}" for moment in window),
+                 f"{now.unsure:.2f}", f"{now.expected:.2f}", said]
+            )  # fmt: skip
+        lines.append(["mean", *(f"{self.accuracy(name):.3f}" for name in STRATEGIES), "", "", ""])
+        lines.append(["labels", *(str(self.labels(name)) for name in STRATEGIES), "", "", ""])
+        return "\n".join(
+            [
+                f"{self.client} of {self.run}: images turn; {self.adaptation}",
+                "",
+                *_aligned(lines),
+                "",
+                *(f"{name}: {text}" for name, text in STRATEGIES.items()),
+                "unsure, expected: shares of the loop's samples below the threshold",
+            ]
+        )
+
+    def table(self) -> Table:
+        return [asdict(moment) for moment in self.moments]
+
+    def save(self, out: str | Path) -> Path:
+        """Write ``drift.csv`` and ``drift.png``."""
+        from fedskew.views.deployment_plots import drift
+
+        folder, table = make_folder(Path(out)), self.table()
+        write_csv(folder / "drift.csv", [table[0], *(line.values() for line in table)])
+        picture = io.BytesIO()
+        drift(table, f"{self.client}, {self.adaptation}").savefig(picture, format="png", dpi=150)
+        write_atomically(folder / "drift.png", picture.getvalue())
+        return folder
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of numbers, flush right; what is said at the end, flush left."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
+    filled = [
+        [*(cell.rjust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]
+        for line in lines
+    ]
+    return ["  ".join(line).rstrip() for line in filled]
