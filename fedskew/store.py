@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedskew.errors import RunError
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
+from fedskew.types import Groups, Tensors
 
 SEPARATOR = "\x1f"
 

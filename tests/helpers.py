@@ -36,7 +36,8 @@ from fedskew.models.vae import Vae
 from fedskew.parts.agreement import PerEnvironment
 from fedskew.parts.begin import Opening
 from fedskew.parts.finding import Finding, Holder, Left
-from fedskew.parts.report import Finished, Groups
+from fedskew.parts.report import Finished
+from fedskew.types import Groups
 
 Tensors = dict[str, Tensor]
 Knobs = Mapping[str, Any]

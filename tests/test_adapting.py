@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedskew import adapting
 from fedskew.config import make_config
-from fedskew.data.federation import Federation, Indices
+from fedskew.data.federation import Federation
 from fedskew.engine import cohort
 from fedskew.engine import evaluate as engine_evaluate
 from fedskew.engine.batches import schedule
@@ -30,6 +30,7 @@ from fedskew.federate.planning import adaptations
 from fedskew.federate.recipe import Adapt
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.objective import Batch, Bound, Objective
+from fedskew.types import Indices
 
 LADDER = (0, 1, 2, 4, 8, 10)
 CIVAES = ["civae", "fed-civae", "fedreptile-civae"]

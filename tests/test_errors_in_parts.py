@@ -29,8 +29,9 @@ from fedskew.federate.tasks import ScoreTask, TrainTask
 from fedskew.parts.aggregate import Mean, ServerState, Update
 from fedskew.parts.begin import Begin, Begun, Start
 from fedskew.parts.correct import Correction
-from fedskew.parts.objective import Batch, Bound, Context, Erm, Tensors
+from fedskew.parts.objective import Batch, Bound, Context, Erm
 from fedskew.parts.report import Finished, Report, Reported
+from fedskew.types import Tensors
 
 MODULE = """
 import torch

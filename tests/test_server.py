@@ -45,8 +45,9 @@ from fedskew.models.registry import Classifier
 from fedskew.parts.aggregate import Mean, ServerState, Uniform, Update
 from fedskew.parts.begin import Own
 from fedskew.parts.objective import Batch, Bound, Context, Erm
-from fedskew.parts.report import Finished, Groups, Report, Reported
+from fedskew.parts.report import Finished, Report, Reported
 from fedskew.parts.select import EVERYTHING, only
+from fedskew.types import Groups
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from matplotlib.patches import Rectangle
 from fedskew.methods import weight_figures as drawn
 from fedskew.methods.sample_weights import SampleWeightsLeft
 from fedskew.parts.ratio import ALL_EQUAL, FINE, TOO_FEW
-from fedskew.parts.report import Groups
 from fedskew.runs.experiment import Run, load_run, make_federation, run
 from fedskew.store import read_json, save_arrays, write_json
+from fedskew.types import Groups
 from fedskew.views.figures import draw_run
 from fedskew.views.terminal import run_summary
 

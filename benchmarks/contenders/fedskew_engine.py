@@ -25,7 +25,8 @@ from fedskew.federate.rows import score_tasks
 from fedskew.federate.server import Progress, RoundRecord, federate
 from fedskew.federate.tasks import Ask, ScoreTask
 from fedskew.models.made import BernoulliMade
-from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective
+from fedskew.types import Tensors
 
 
 class NoisyBetaVae(BetaVae):

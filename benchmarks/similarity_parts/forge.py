@@ -19,9 +19,8 @@ from fedskew.papers.page import table
 from fedskew.parts.aggregate import Aggregator, ServerState, Update
 from fedskew.parts.begin import Opening
 from fedskew.parts.mix import BySimilarity, nobody_at_self, shared_out
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
 from fedskew.parts.similarity import FINGERPRINT
+from fedskew.types import Groups, Tensors
 from fedskew.views.figures import matrix_series
 
 Attack = Literal["none", "body", "forged"]

@@ -16,13 +16,14 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.deal import occurrence
 from fedskew.data.environments import with_environments
 from fedskew.data.features import Features, with_features
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
 from fedskew.data.keyed import keyed_rng
 from fedskew.data.owners import group_rows, own_rows, owner_names
 from fedskew.data.partition import matched_test, partition
 from fedskew.data.skew import apply_skew
 from fedskew.data.truth import true_log_ratio
 from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.types import Indices
 
 TEST_FROM = ("auto", "matched", "holdout")
 SAME_LAW = ("iid", "quantity")

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.data.choice import at_least
-from fedskew.data.federation import Federation, Indices
+from fedskew.data.federation import Federation
 from fedskew.data.keyed import keyed_rng
 from fedskew.data.needs import all_real, need_images, need_unit_scale
 from fedskew.data.parties import part
 from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.types import Indices
 
 LEVELS = np.arange(51, 255)
 """Grey levels that stand for colours in one channel: from a fifth of full brightness on."""

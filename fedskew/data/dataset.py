@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from fedskew.data.federation import Indices, check_samples
+from fedskew.data.federation import check_samples
 from fedskew.errors import DataError
+from fedskew.types import Indices
 
 
 @dataclass(frozen=True, eq=False)

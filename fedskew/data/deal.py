@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.data.federation import Indices
 from fedskew.errors import ConfigError
+from fedskew.types import Indices
 
 Labels = NDArray[np.integer]
 

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from fedskew.data.choice import Choice, at_least, register
-from fedskew.data.federation import Federation, Indices
+from fedskew.data.federation import Federation
 from fedskew.data.keyed import keyed_rng
 from fedskew.data.parties import all_rows
 from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.types import Indices
 
 ENVIRONMENTS: dict[str, Choice] = {}
 _named = partial(register, "environments", ENVIRONMENTS)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.data.choice import at_least
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
 from fedskew.data.parties import part
 from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.types import Indices
 
 SETTINGS = ("top", "scale")
 SCALES = ("client", "feature")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.errors import DataError
-from fedskew.types import Indices as Indices
+from fedskew.types import Indices
 
 
 def _no_samples() -> Indices:

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.data.deal import Labels, class_sizes, cut, deal, number_of_clients, spread
-from fedskew.data.federation import Indices
 from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.types import Indices
 
 SHARES = ("balanced", "even")
 _PASSES = 3

@@ -9,8 +9,8 @@ import numpy as np
 from fedskew.data.choice import at_least
 from fedskew.data.dataset import Dataset
 from fedskew.data.deal import Labels, occurrence
-from fedskew.data.federation import Indices
 from fedskew.errors import DataError
+from fedskew.types import Indices
 
 
 def owner(

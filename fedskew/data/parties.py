@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
+from fedskew.types import Indices
 
 
 @dataclass(frozen=True)

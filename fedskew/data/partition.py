@@ -18,10 +18,10 @@ from fedskew.data.deal import (
     number_of_clients,
     spread,
 )
-from fedskew.data.federation import Indices
 from fedskew.data.graded import graded
 from fedskew.data.owners import owner, owner_groups
 from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.types import Indices
 
 Rng = np.random.Generator
 

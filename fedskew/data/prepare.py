@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from fedskew.data.federation import Indices
 from fedskew.data.formats import Array
 from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.types import Indices
 
 NORMALISATIONS = ("standard", "unit", "signed")
 IMAGE_SETTINGS = ("side", "channels")

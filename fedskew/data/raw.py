@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedskew.data.dataset import Dataset
-from fedskew.data.federation import Indices
 from fedskew.data.formats import Array, read_npz
 from fedskew.data.prepare import ROWS_AT_ONCE, Preparation, as_floats, channels_first, scale
 from fedskew.errors import ConfigError, DataError
+from fedskew.types import Indices
 
 SHARED_FORMAT = (
     "x", "y", "owner", "owner_names", "split", "class_names", "x_scale", "segment",

@@ -8,12 +8,13 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.special import expit, log_expit
 
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
 from fedskew.data.keyed import keyed_rng
 from fedskew.data.parties import all_rows
 from fedskew.data.prepare import ROWS_AT_ONCE
 from fedskew.data.truth import Floats, true_log_ratio
 from fedskew.errors import ConfigError, DataError
+from fedskew.types import Indices
 
 
 def selection(federation: Federation, seed: int, *, strength: float = 3.0) -> Federation:

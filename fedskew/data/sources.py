@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskew.data.federation import Indices
 from fedskew.data.formats import (
     Array,
     list_images,
@@ -27,6 +26,7 @@ from fedskew.data.formats import (
 from fedskew.data.locate import existing, find_file
 from fedskew.data.raw import RawSamples, check_labels, check_values, concatenate, numbered
 from fedskew.errors import DataError
+from fedskew.types import Indices
 
 DIGITS = tuple(string.digits)
 CHARACTERS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)

@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.data.federation import Client, Indices
+from fedskew.data.federation import Client
 from fedskew.data.parties import all_rows
+from fedskew.types import Indices
 
 Floats = NDArray[np.float64]
 

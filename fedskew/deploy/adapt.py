@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from fedskew.config import Config, make_config
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
 from fedskew.deploy.confidence import ACCURACY, check_share
 from fedskew.deploy.model import (
     AT_ONCE,
@@ -38,9 +38,10 @@ from fedskew.federate.metrics import MAIN
 from fedskew.federate.recipe import Adapt, find
 from fedskew.federate.scoring import look
 from fedskew.federate.tasks import ScoreTask
-from fedskew.parts.report import PERSONAL, SHARED, Groups
+from fedskew.parts.report import PERSONAL, SHARED
 from fedskew.runs.experiment import Run
 from fedskew.runs.folder import RunFolder
+from fedskew.types import Groups, Indices
 
 NEWCOMER = "newcomer"
 EPOCHS = 10

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedskew.config import Config, make_config
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
 from fedskew.data.skew import rotate
 from fedskew.deploy.adapt import EPOCHS
 from fedskew.deploy.confidence import ACCURACY, check_share
@@ -30,9 +30,9 @@ from fedskew.federate.holdings import Holdings
 from fedskew.federate.recipe import Adapt, find
 from fedskew.federate.scoring import Looked, look, scored
 from fedskew.federate.tasks import ScoreTask
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import PERSONAL, SHARED, Groups
+from fedskew.parts.report import PERSONAL, SHARED
 from fedskew.runs.experiment import Run
+from fedskew.types import Groups, Indices, Tensors
 from fedskew.views.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport, Moment
 
 ANGLES = tuple(range(0, 181, 15))

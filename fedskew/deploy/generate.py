@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedskew.data.federation import Federation, Indices
+from fedskew.data.federation import Federation
 from fedskew.data.raw import numbered
 from fedskew.deploy.confidence import check_share
 from fedskew.deploy.model import finished_run, run_model
@@ -22,6 +22,7 @@ from fedskew.errors import ConfigError, FedskewError, RunError
 from fedskew.parts.generative import decode, latent_of
 from fedskew.runs.experiment import Run
 from fedskew.store import make_folder, save_arrays, write_json
+from fedskew.types import Indices
 from fedskew.views.generative import bound
 
 THRESHOLD = 0.9

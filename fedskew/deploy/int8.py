@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.errors import ConfigError
-from fedskew.parts.objective import Tensors
+from fedskew.types import Tensors
 
 Int8 = Literal["static", "dynamic"]
 PACKED = "._packed_params._packed_params"

@@ -11,10 +11,9 @@ from fedskew.federate.metrics import MAIN
 from fedskew.federate.planning import make_plan
 from fedskew.federate.recipe import Stage, find
 from fedskew.federate.rows import broadcast_of
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
 from fedskew.runs.experiment import Run
 from fedskew.runs.folder import RunFolder
+from fedskew.types import Groups, Tensors
 
 
 def newcomers(config: Config, federation: Federation) -> Holdings:

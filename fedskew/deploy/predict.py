@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedskew.data.federation import Indices
 from fedskew.deploy.confidence import ACCURACY, Answered, answered, check_share
 from fedskew.deploy.model import (
     Deployed,
@@ -21,6 +20,7 @@ from fedskew.deploy.samples import prepared, read_samples
 from fedskew.errors import RunError
 from fedskew.runs.experiment import Run
 from fedskew.store import write_csv
+from fedskew.types import Indices
 
 SHOWN = 10
 """So many samples are printed; a CSV file has all."""

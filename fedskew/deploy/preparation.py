@@ -21,7 +21,7 @@ from fedskew.config import Config
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import REGISTRY, load
 from fedskew.data.features import Range
-from fedskew.data.federation import Federation, Indices
+from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint, sampled_fingerprint
 from fedskew.data.formats import Array
 from fedskew.data.own import load_own
@@ -30,6 +30,7 @@ from fedskew.data.raw import check_values
 from fedskew.errors import DataError, RunError
 from fedskew.runs.experiment import Run, make_federation
 from fedskew.store import read_json, write_json
+from fedskew.types import Indices
 
 FILE = "preparation.json"
 SLACK = 0.5

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
 from fedskew.errors import DataError
 from fedskew.federate.quality import judge_for
+from fedskew.types import Indices
 from fedskew.views.generative import test_rows
 
 NEAREST = 0.01

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fedskew.data.federation import Indices
 from fedskew.data.formats import IMAGE_SUFFIXES, Array, read_csv, read_image, read_npz
 from fedskew.data.own import load_own
 from fedskew.deploy.preparation import SamplePreparation
 from fedskew.errors import DataError
+from fedskew.types import Indices
 
 TABLES = (".csv", ".parquet")
 

@@ -16,10 +16,11 @@ from fedskew.federate.holdings import Holdings
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.scoring import look
 from fedskew.federate.tasks import ScoreTask
-from fedskew.parts.objective import ANSWERS, Tensors
-from fedskew.parts.report import PERSONAL, SHARED, Groups
+from fedskew.parts.objective import ANSWERS
+from fedskew.parts.report import PERSONAL, SHARED
 from fedskew.runs.experiment import Run
 from fedskew.runs.folder import RunFolder
+from fedskew.types import Groups, Tensors
 
 CHANCE = 0.05
 """A client asks when chance would make it unsure so often in fewer cases than this."""

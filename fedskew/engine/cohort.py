@@ -21,9 +21,8 @@ from fedskew.engine.graph import Graphs, PlainStep, Step, TracedStep, for_each_c
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.streams import stream
 from fedskew.errors import locate
-from fedskew.types import Indices
+from fedskew.types import Indices, Tensors
 
-Tensors = dict[str, Tensor]
 Tree = Any
 Item = TypeVar("Item")
 Result = TypeVar("Result")

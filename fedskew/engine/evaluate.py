@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from fedskew.engine.cohort import in_workers
 from fedskew.engine.streams import stream
 from fedskew.errors import locate
-from fedskew.types import Indices
+from fedskew.types import Indices, Tensors
 
-Tensors = dict[str, Tensor]
 Scores = dict[str, float]
 
 

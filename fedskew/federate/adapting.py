@@ -15,9 +15,8 @@ from fedskew.errors import Diverged, locate
 from fedskew.federate.holdings import Holdings, context_of, remembered
 from fedskew.federate.recipe import Adapt, Phase
 from fedskew.federate.tasks import not_finite
-from fedskew.parts.objective import Objective, Tensors, owned
-from fedskew.parts.report import Groups
-from fedskew.types import Indices
+from fedskew.parts.objective import Objective, owned
+from fedskew.types import Groups, Indices, Tensors
 
 HELD_OUT = 4
 """One of so many samples of a class is held out to find the number of epochs."""

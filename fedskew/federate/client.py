@@ -17,17 +17,9 @@ from fedskew.federate.recipe import Phase
 from fedskew.federate.tasks import DescribeTask, TrainTask, not_finite
 from fedskew.parts.aggregate import Update
 from fedskew.parts.begin import Begun
-from fedskew.parts.objective import Tensors, own, owned
-from fedskew.parts.report import (
-    MEMORY,
-    PERSONAL,
-    SAMPLE_WEIGHT,
-    SHARED,
-    STEPS,
-    Finished,
-    Groups,
-    Report,
-)
+from fedskew.parts.objective import own, owned
+from fedskew.parts.report import MEMORY, PERSONAL, SAMPLE_WEIGHT, SHARED, STEPS, Finished, Report
+from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)

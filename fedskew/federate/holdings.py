@@ -24,9 +24,8 @@ from fedskew.federate.plan import Plan
 from fedskew.federate.recipe import Phase
 from fedskew.federate.roster import POOLED, Member, Roster
 from fedskew.parts.begin import Begun, Start
-from fedskew.parts.objective import Batch, Bound, Objective, Tensors, own, owned
-from fedskew.parts.report import Groups
-from fedskew.types import Indices
+from fedskew.parts.objective import Batch, Bound, Objective, own, owned
+from fedskew.types import Groups, Indices, Tensors
 
 SPLITS = ("train", "validation", "test")
 

@@ -15,8 +15,8 @@ from fedskew.engine.optim import Optimiser
 from fedskew.engine.plan import Execution
 from fedskew.errors import ConfigError
 from fedskew.federate.recipe import Adapt, Phase, Recipe
-from fedskew.parts.objective import Tensors
 from fedskew.parts.report import Report
+from fedskew.types import Tensors
 
 ModelKind = Literal["global", "personal"]
 

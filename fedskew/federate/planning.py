@@ -21,8 +21,8 @@ from fedskew.federate.roster import Roster
 from fedskew.federate.rounds import Rounds
 from fedskew.models import seeded
 from fedskew.models.registry import MODELS
-from fedskew.parts.report import Groups
 from fedskew.parts.select import EVERYTHING, only
+from fedskew.types import Groups
 
 
 def make_plan(config: Config, roster: Roster, stage: Stage) -> Plan:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from fedskew.errors import RunError
-from fedskew.parts.report import Groups
 from fedskew.store import load_groups, save_groups
+from fedskew.types import Groups
 
 States = dict[str, Groups]
 

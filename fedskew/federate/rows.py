@@ -11,7 +11,7 @@ from fedskew.federate.plan import ModelKind, Plan
 from fedskew.federate.roster import Roster
 from fedskew.federate.tasks import Answer, Ask, Scored, ScoreTask
 from fedskew.parts.aggregate import ServerState
-from fedskew.parts.report import Groups
+from fedskew.types import Groups
 
 
 def broadcast_of(plan: Plan, state: ServerState) -> Groups:

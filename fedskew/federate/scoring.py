@@ -15,9 +15,10 @@ from fedskew.errors import failure, located
 from fedskew.federate.adapting import Adaptation, adapted
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.tasks import Scored, ScoreTask
-from fedskew.parts.objective import Bound, Tensors
-from fedskew.parts.report import PERSONAL, SHARED, Groups
+from fedskew.parts.objective import Bound
+from fedskew.parts.report import PERSONAL, SHARED
 from fedskew.parts.select import BATCH_NORM, only
+from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)

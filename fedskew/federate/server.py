@@ -30,9 +30,8 @@ from fedskew.federate.tasks import (
 )
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.begin import Opening
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
 from fedskew.parts.step import memory_at_start, stepped
+from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import torch
 from fedskew.engine.evaluate import Scores
 from fedskew.federate.plan import ModelKind
 from fedskew.parts.aggregate import Update
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
+from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from fedskew.federate.private import States
 from fedskew.federate.scoring import on_central_test, personal_model
 from fedskew.federate.tasks import TogetherTask
 from fedskew.parts.generative import from_prior
-from fedskew.parts.objective import Bound, Tensors
+from fedskew.parts.objective import Bound
+from fedskew.types import Tensors
 
 
 def measured_together(holdings: Holdings, task: TogetherTask, private: States) -> list[Measured]:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fedskew.parts.begin import Opening
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
+from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.errors import ConfigError
 from fedskew.parts.invariance import EnvironmentErm
-from fedskew.parts.objective import Batch, Bound, Context, Tensors
+from fedskew.parts.objective import Batch, Bound, Context
+from fedskew.types import Tensors
 
 if TYPE_CHECKING:
     from fedskew.federate.roster import Roster

@@ -9,9 +9,9 @@ from torch import nn
 
 from fedskew.engine.streams import torch_seed
 from fedskew.models import redrawn
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import SHARED, Groups
+from fedskew.parts.report import SHARED
 from fedskew.parts.select import NOTHING, Select
+from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)

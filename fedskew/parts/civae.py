@@ -18,7 +18,8 @@ from fedskew.parts.generative import (
     latent_of,
     squared_error,
 )
-from fedskew.parts.objective import Batch, Bound, Context, Objective, Tensors, classified
+from fedskew.parts.objective import Batch, Bound, Context, Objective, classified
+from fedskew.types import Tensors
 
 
 @dataclass(frozen=True)

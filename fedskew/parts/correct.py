@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedskew.parts.objective import Context, Tensors
+from fedskew.parts.objective import Context
+from fedskew.types import Tensors
 
 
 class Correction:

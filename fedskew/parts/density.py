@@ -12,8 +12,9 @@ from fedskew.errors import ConfigError
 from fedskew.models.made import BernoulliMade, Made
 from fedskew.models.registry import MADE
 from fedskew.parts.generative import in_parts
-from fedskew.parts.objective import Batch, Bound, Context, Objective, Tensors
+from fedskew.parts.objective import Batch, Bound, Context, Objective
 from fedskew.parts.report import Finished, Report, Reported
+from fedskew.types import Tensors
 
 if TYPE_CHECKING:
     from fedskew.federate.roster import Roster

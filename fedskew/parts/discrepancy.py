@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import BySize, ServerState, Update, Weighting
-from fedskew.parts.report import Finished, Groups, Report, Reported
+from fedskew.parts.report import Finished, Report, Reported
+from fedskew.types import Groups
 
 Metric = Literal["kl", "l1", "l2", "cosine"]
 AllZero = Literal["size", "best"]

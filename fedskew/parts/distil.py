@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedskew.parts.generative import decode, describe_codes, latent_of
 from fedskew.parts.objective import Bound
-from fedskew.parts.report import Finished, Groups, Report, Reported
+from fedskew.parts.report import Finished, Report, Reported
+from fedskew.types import Groups
 
 DECODER, CODES = "decoder", "codes"
 SPREAD = 1e-6

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.parts.report import Groups
+from fedskew.types import Groups
 
 if TYPE_CHECKING:
     from fedskew.data.federation import Client

@@ -15,8 +15,9 @@ from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import Mean, ServerState, Update, Weighting
 from fedskew.parts.begin import Opening
 from fedskew.parts.discrepancy import DISCREPANCY
-from fedskew.parts.objective import Batch, Bound, Context, Objective, Tensors
-from fedskew.parts.report import Finished, Groups, Report, Reported
+from fedskew.parts.objective import Batch, Bound, Context, Objective
+from fedskew.parts.report import Finished, Report, Reported
+from fedskew.types import Groups, Tensors
 
 Reduction = Literal["sum", "mean"]
 Encoded = Literal["sample", "mean"]

@@ -23,8 +23,8 @@ from fedskew.parts.mix import (
     nobody_at_self,
     with_fingerprints,
 )
-from fedskew.parts.report import Groups
 from fedskew.parts.similarity import FINGERPRINT, similarities
+from fedskew.types import Groups
 
 
 @dataclass(frozen=True)

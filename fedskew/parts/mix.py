@@ -19,9 +19,8 @@ from fedskew.parts.aggregate import (
     normalised,
     weighted_mean,
 )
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
 from fedskew.parts.similarity import FINGERPRINT, shortened, similarities
+from fedskew.types import Groups, Tensors
 
 ROWS = 1024
 """Rows of a weight matrix that exist at a time, so that memory never grows with its square."""

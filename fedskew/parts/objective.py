@@ -15,11 +15,11 @@ from torch.nn import functional as F
 from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.engine.graph import differentiate
 from fedskew.errors import ConfigError
+from fedskew.types import Tensors
 
 if TYPE_CHECKING:
     from fedskew.federate.roster import Roster
 
-Tensors = dict[str, Tensor]
 Context = Mapping[str, Any]
 
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedskew.engine.evaluate import trains_batch_statistics
-from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors, classified
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, classified
+from fedskew.types import Tensors
 
 ABSENT = 1e-30
 """Stands for a count of zero: its class weighs nothing in a softmax, and its logarithm exists."""

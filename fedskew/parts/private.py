@@ -11,8 +11,7 @@ import torch
 from fedskew.parts.accounting import epsilon
 from fedskew.parts.aggregate import Aggregator, ServerState, Update
 from fedskew.parts.begin import Opening
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
+from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.engine.optim import Optimiser
-from fedskew.parts.objective import Bound, Tensors
-from fedskew.types import Indices
+from fedskew.parts.objective import Bound
+from fedskew.types import Groups, Indices, Tensors
 
 if TYPE_CHECKING:
     from fedskew.data.federation import Client
     from fedskew.federate.roster import Roster
-
-Groups = dict[str, Tensors]
-"""Named groups of tensors: what a client keeps to itself, or what travels beside a model."""
 
 SHARED, PERSONAL, SAMPLE_WEIGHT, STEPS = "model", "personal", "sample_weight", "steps"
 """Groups of a client's private state: its unshared parameters, its own model, the weights of its

@@ -8,8 +8,7 @@ import torch
 
 from fedskew.errors import RunError
 from fedskew.parts.aggregate import ServerState
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
+from fedskew.types import Groups, Tensors
 
 MEMORY = "step "
 """Begins the names of a step's groups in the server's memory, apart from the aggregator's."""

@@ -13,8 +13,8 @@ from fedskew.federate.private import pack_file
 from fedskew.federate.rounds import Choice
 from fedskew.federate.server import Progress
 from fedskew.parts.aggregate import ServerState
-from fedskew.parts.report import Groups
 from fedskew.store import load_groups, read_json, save_groups, write_json
+from fedskew.types import Groups
 
 Entry = dict[str, Any]
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
 from fedskew.engine.streams import stream
 from fedskew.parts.generative import decode, describe_codes, in_parts, latent_of, w1_to_normal
 from fedskew.parts.objective import Bound
+from fedskew.types import Indices
 
 if TYPE_CHECKING:
     from fedskew.runs.experiment import Run

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedskew.data.federation import Federation, Indices
+from fedskew.data.federation import Federation
 from fedskew.parts.generative import decode, describe_codes, latent_of
+from fedskew.types import Indices
 from fedskew.views.generative import GLOBAL, Table, Vaes, bound, prior_codes, test_rows
 
 Shade = tuple[float, float]

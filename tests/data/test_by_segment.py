@@ -12,8 +12,9 @@ from fedskew import make_config, make_federation
 from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import load
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
 from fedskew.data.fingerprint import fingerprint
+from fedskew.types import Indices
 
 THESIS_UNSEEN = [f"subject_{number:02d}" for number in (2, 4, 9, 10, 12, 13, 18, 20, 24)]
 

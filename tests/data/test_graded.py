@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedskew.data.federation import Indices
 from fedskew.data.graded import held_classes
 from fedskew.data.partition import partition
 from fedskew.errors import ConfigError, DataError
+from fedskew.types import Indices
 
 Labels = NDArray[np.int64]
 MNIST_SIZES = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

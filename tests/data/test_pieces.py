@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import load
-from fedskew.data.federation import Federation, Indices
+from fedskew.data.federation import Federation
 from fedskew.data.parties import all_rows
 from fedskew.data.partition import partition
 from fedskew.errors import ConfigError, DataError
+from fedskew.types import Indices
 
 
 def dataset(sizes: tuple[int, ...] = (95, 20, 53), test: int = 0, **fields: Any) -> Dataset:

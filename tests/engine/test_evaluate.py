@@ -14,7 +14,6 @@ from helpers import Tensors, copied, toy_federation, toy_model, toy_vae
 from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
-from fedskew.data.federation import Indices
 from fedskew.engine.evaluate import (
     EvaluationModules,
     Question,
@@ -28,6 +27,7 @@ from fedskew.engine.evaluate import (
 from fedskew.engine.streams import stream
 from fedskew.parts.generative import VaeLoss
 from fedskew.parts.objective import Batch, Bound, Erm
+from fedskew.types import Indices
 
 FEDERATION = toy_federation()
 

@@ -19,8 +19,9 @@ from fedskew.errors import ConfigError, place_of
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.recipe import Phase, Recipe
 from fedskew.parts.correct import Correction
-from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, Tensors
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective
 from fedskew.parts.report import Finished, Report, Reported
+from fedskew.types import Tensors
 
 SIZES = (7, 19)
 STEPS = (2, 6)

@@ -26,7 +26,8 @@ from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
 from fedskew.federate.recipe import find
 from fedskew.models.registry import Classifier
-from fedskew.parts.objective import Batch, Bound, Context, Objective, Tensors
+from fedskew.parts.objective import Batch, Bound, Context, Objective
+from fedskew.types import Tensors
 
 
 @dataclass(frozen=True)

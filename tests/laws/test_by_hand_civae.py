@@ -44,7 +44,7 @@ from fedskew.federate.recipe import Adapt, Phase, find
 from fedskew.federate.scoring import look
 from fedskew.federate.tasks import ScoreTask
 from fedskew.models.civae import Civae
-from fedskew.parts.objective import Tensors
+from fedskew.types import Tensors
 
 __all__ = ["noise_of_one"]
 

@@ -23,13 +23,14 @@ from torch.nn import functional as F
 
 from fedskew import run
 from fedskew.data.datasets import load
-from fedskew.data.federation import Client, Federation, Indices
+from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.federate.adapting import shots
 from fedskew.federate.predictions import load_predictions
 from fedskew.models import seeded
 from fedskew.runs.experiment import Run
+from fedskew.types import Indices
 
 __all__ = ["mnist"]
 pytestmark = pytest.mark.real_data

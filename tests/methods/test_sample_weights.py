@@ -16,7 +16,7 @@ from torch import Tensor
 from fedskew.data.federation import Federation
 from fedskew.methods.sample_weights import SampleWeightsLeft, agreement
 from fedskew.parts.ratio import ALL_EQUAL, FINE
-from fedskew.parts.report import Groups
+from fedskew.types import Groups
 
 
 def kept(

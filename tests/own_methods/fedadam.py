@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedskew.federate.recipe import Recipe, find
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
 from fedskew.parts.step import Step
+from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)

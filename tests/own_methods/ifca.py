@@ -8,7 +8,8 @@ import torch
 from fedskew.federate.recipe import Recipe
 from fedskew.parts.aggregate import Aggregator, ServerState, Update, weighted_mean
 from fedskew.parts.begin import Begin, Begun, Opening, Start
-from fedskew.parts.report import Finished, Groups, Report, Reported
+from fedskew.parts.report import Finished, Report, Reported
+from fedskew.types import Groups
 
 CLUSTERS, CHOICE = "clusters", "choice"
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from fedskew.errors import ConfigError
 from fedskew.federate.recipe import Recipe
-from fedskew.parts.objective import Batch, Context, Erm, Tensors, own, owned
+from fedskew.parts.objective import Batch, Context, Erm, own, owned
 from fedskew.parts.step import LearningRate
+from fedskew.types import Tensors
 
 
 @dataclass(frozen=True)

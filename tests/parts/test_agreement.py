@@ -21,7 +21,8 @@ from fedskew.federate.holdings import roster_of
 from fedskew.models import seeded
 from fedskew.parts.agreement import SHARES, AndMask, GroupDro, Mldg, SandMask, successors
 from fedskew.parts.invariance import EnvironmentErm
-from fedskew.parts.objective import Batch, Tensors
+from fedskew.parts.objective import Batch
+from fedskew.types import Tensors
 
 PLACES, FEATURES, CLASSES = 5, 6, 3
 MODULE = toy_model().double()

@@ -21,7 +21,7 @@ from fedskew.models import seeded
 from fedskew.models.made import Made
 from fedskew.parts.density import BEST, BEST_LOSS, DensityLoss, KeepBest, explained
 from fedskew.parts.objective import Batch, Bound
-from fedskew.parts.report import Groups
+from fedskew.types import Groups
 
 Values = NDArray[np.float64]
 INPUTS, HIDDEN = 6, 9

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fedskew.data.federation import Client
 from fedskew.models import Vae
 from fedskew.parts.distil import FromDecoders, SendDecoder, components_of
-from fedskew.parts.report import Finished, Groups
+from fedskew.parts.report import Finished
+from fedskew.types import Groups
 
 FEDERATION = toy_federation()
 

@@ -32,7 +32,8 @@ from fedskew.parts.invariance import (
     gaussian_kernels,
     squared_slopes,
 )
-from fedskew.parts.objective import Batch, Bound, Tensors
+from fedskew.parts.objective import Batch, Bound
+from fedskew.types import Tensors
 
 PLACES, FEATURES, CLASSES = 6, 6, 3
 MODULE = toy_model().double()

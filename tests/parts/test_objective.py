@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
 from fedskew.federate.recipe import Phase, Recipe
-from fedskew.parts.objective import ANSWERS, Batch, Context, Erm, Tensors, classified, macro_f1
+from fedskew.parts.objective import ANSWERS, Batch, Context, Erm, classified, macro_f1
 from fedskew.parts.select import only
+from fedskew.types import Tensors
 
 LOGITS = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(40) % 5

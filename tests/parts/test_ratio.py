@@ -40,7 +40,7 @@ from fedskew.parts.ratio import (
     settled,
     tempered,
 )
-from fedskew.parts.report import Groups
+from fedskew.types import Groups
 
 Odds = NDArray[np.float64]
 MODELS: list[Estimator] = ["likelihood", "sampled", "cross-fitted", "literal"]

@@ -12,7 +12,7 @@ from scipy.stats import entropy
 from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import Mean, ServerState, Update, normalised
 from fedskew.parts.discrepancy import ByDiscrepancy, Settled
-from fedskew.parts.report import Groups
+from fedskew.types import Groups
 
 
 def handed(**clients: tuple[float, float, float, float]) -> Groups:

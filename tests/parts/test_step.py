@@ -11,9 +11,8 @@ from helpers import assert_close, assert_same_bits, make_holdings, method_holdin
 from fedskew.errors import ConfigError, RunError
 from fedskew.federate.recipe import Recipe, find
 from fedskew.parts.aggregate import ServerState
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
 from fedskew.parts.step import LearningRate, Reptile, Step, Whole, stepped
+from fedskew.types import Groups, Tensors
 
 BEFORE = ServerState(
     {"w": torch.tensor([1.0, 1.0]), "mean": torch.zeros(1), "count": torch.tensor(0)},

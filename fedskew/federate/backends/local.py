@@ -20,8 +20,8 @@ from fedskew.federate.scoring import look, personal_model, scored
 from fedskew.federate.tasks import Answer, Ask, FindTask, SaveTask, Scored, ScoreTask, TogetherTask
 from fedskew.federate.together import measured_together
 from fedskew.parts.finding import Holder
-from fedskew.parts.report import Groups
 from fedskew.store import make_folder, save_arrays, save_tensors
+from fedskew.types import Groups
 
 
 class LocalBackend:

@@ -26,8 +26,7 @@ from fedskew.federate.tasks import (
     TrainTask,
 )
 from fedskew.parts.aggregate import Update
-from fedskew.parts.objective import Tensors
-from fedskew.parts.report import Groups
+from fedskew.types import Groups, Tensors
 
 FORMAT = 1
 Head = dict[str, Any]

@@ -9,7 +9,7 @@ import torch
 
 from fedskew.errors import RunError
 from fedskew.federate.private import PrivateStates, pack_file
-from fedskew.parts.report import Groups
+from fedskew.types import Groups
 
 
 def holding(value: float) -> Groups:
