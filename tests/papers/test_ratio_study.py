@@ -16,7 +16,7 @@ from helpers import folder_of
 from scipy import stats
 
 # The study is no part of the package, so Python has to be told where it is.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import ratios
 from benchmarks.ratio_parts.draw import draw
