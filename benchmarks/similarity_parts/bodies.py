@@ -26,7 +26,8 @@ from fedskew.parts.similarity import (
     sample_fingerprint,
     similarities,
 )
-from fedskew.views.figures import RoundMatrix, matrix_series
+from fedskew.views.figures import matrix_series
+from fedskew.views.picture import RoundMatrix
 
 SHOWN = 50
 LOOKS = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 
@@ -99,8 +101,6 @@ def models() -> dict[str, Entry]:
 
 
 def examples() -> dict[str, Entry]:
-    from fedskew.cli.commands import shipped_examples
-
     entries = {}
     for name, path in shipped_examples().items():
         text = path.read_text()
@@ -166,3 +166,9 @@ def _described(defaults: Mapping[str, Any], texts: Mapping[str, str] | None = No
 
 def _plain(value: Any) -> str:
     return "none" if value is None else str(value)
+
+
+def shipped_examples() -> dict[str, Path]:
+    """The example configs inside the package, by name."""
+    folder = Path(str(files("fedskew"))) / "examples"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}

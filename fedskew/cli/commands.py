@@ -13,7 +13,6 @@ from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -285,16 +284,12 @@ def config_file(given: str) -> Path:
     path = Path(given)
     if path.exists() or path.suffix == ".toml":
         return path
+    from fedskew.cli.catalogue import shipped_examples
+
     known = shipped_examples()
     if given not in known:
         raise unknown("config (neither a file nor an example)", given, known)
     return known[given]
-
-
-def shipped_examples() -> dict[str, Path]:
-    """The example configs inside the package, by name."""
-    folder = Path(str(files("fedskew"))) / "examples"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from torch import nn
 
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Client, Federation
-from fedskew.deploy.confidence import ACCURACY, check_share
 from fedskew.deploy.model import (
     AT_ONCE,
     NOT_ADAPTED,
@@ -33,6 +32,7 @@ from fedskew.deploy.newcomer import begun, newcomers
 from fedskew.deploy.preparation import SamplePreparation, preparation_of
 from fedskew.deploy.samples import Samples, prepared, read_samples
 from fedskew.errors import ConfigError, DataError, RunError
+from fedskew.federate.confidence import ACCURACY, check_share
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.recipe import Adapt, find

@@ -18,7 +18,6 @@ from fedskew.config import Config, make_config
 from fedskew.data.federation import Client, Federation
 from fedskew.data.skew import rotate
 from fedskew.deploy.adapt import EPOCHS
-from fedskew.deploy.confidence import ACCURACY, check_share
 from fedskew.deploy.model import finished_run
 from fedskew.deploy.newcomer import begun, newcomers
 from fedskew.deploy.preparation import run_federation
@@ -26,6 +25,7 @@ from fedskew.deploy.watch import Counted, Trust, is_more, owned_by, sent_to, tru
 from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, DataError, RunError, unknown
 from fedskew.federate.adapting import shots as labelled
+from fedskew.federate.confidence import ACCURACY, check_share
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.recipe import Adapt, find
 from fedskew.federate.scoring import Looked, look, scored

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.nn.utils import prune as pruning
 
 from fedskew.data.federation import Client, Federation
-from fedskew.deploy.confidence import check_share
 from fedskew.deploy.int8 import Int8, in_int8, load_plain, plain_tensors, quantised, weights
 from fedskew.deploy.model import AT_ONCE, finished_run, of_run, run_model
 from fedskew.deploy.preparation import preparation_of, run_federation
 from fedskew.errors import DataError, RunError, unknown
+from fedskew.federate.confidence import check_share
 from fedskew.federate.recipe import find
 from fedskew.models import seeded
 from fedskew.runs.experiment import Run

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from fedskew.data.federation import Federation
 from fedskew.data.raw import numbered
-from fedskew.deploy.confidence import check_share
 from fedskew.deploy.model import finished_run, run_model
 from fedskew.deploy.preparation import FILE, load_preparation, run_federation
 from fedskew.deploy.realism import Realism, realism
 from fedskew.engine.streams import stream
 from fedskew.errors import ConfigError, FedskewError, RunError
+from fedskew.federate.confidence import check_share
 from fedskew.parts.generative import decode, latent_of
 from fedskew.runs.experiment import Run
 from fedskew.store import make_folder, save_arrays, write_json

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.deploy.confidence import ACCURACY, answered, choose_threshold
 from fedskew.deploy.preparation import SamplePreparation, load_preparation, preparation_of
 from fedskew.errors import RunError, unknown
+from fedskew.federate.confidence import ACCURACY, answered, choose_threshold
 from fedskew.federate.predictions import load_predictions
 from fedskew.federate.recipe import find
 from fedskew.models import seeded

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedskew.deploy.confidence import ACCURACY, Answered, answered, check_share
 from fedskew.deploy.model import (
     Deployed,
     Threshold,
@@ -18,6 +17,7 @@ from fedskew.deploy.model import (
 )
 from fedskew.deploy.samples import prepared, read_samples
 from fedskew.errors import RunError
+from fedskew.federate.confidence import ACCURACY, Answered, answered, check_share
 from fedskew.runs.experiment import Run
 from fedskew.store import write_csv
 from fedskew.types import Indices

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from fedskew.deploy.adapt import NEWCOMER
-from fedskew.deploy.confidence import choose_threshold
 from fedskew.deploy.model import has_global, run_model
 from fedskew.deploy.newcomer import begun
 from fedskew.errors import DataError, RunError
+from fedskew.federate.confidence import choose_threshold
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.scoring import look

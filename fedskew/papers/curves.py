@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedskew.deploy.confidence import risk_coverage
+from fedskew.federate.confidence import risk_coverage
 from fedskew.papers.entries import Trade
 from fedskew.papers.figure import CURVES, line_styles, over_seeds, png
 from fedskew.papers.format import Suite

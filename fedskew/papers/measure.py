@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.comparisons.costs import Effort, Spending, best_of, effort, spending, times_cheaper
-from fedskew.deploy.confidence import aurc
+from fedskew.federate.confidence import aurc
 from fedskew.federate.metrics import CENTRAL, MAIN
 from fedskew.models import seeded
 from fedskew.papers.reading import ByRound, by_round

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.deploy.confidence import (
+from fedskew.errors import DataError
+from fedskew.federate.confidence import (
     ACCURACY,
     answered,
     aurc,
@@ -18,7 +19,6 @@ from fedskew.deploy.confidence import (
     fewest_answered,
     risk_coverage,
 )
-from fedskew.errors import DataError
 from fedskew.federate.predictions import PREDICTIONS, load_predictions
 from fedskew.runs.results import Results
 from fedskew.views.picture import Picture, Table

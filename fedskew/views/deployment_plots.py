@@ -1,16 +1,13 @@
-"""The pictures of clients on their own: shots, labels asked for, and change over time."""
+"""The pictures of clients on their own: shots, and labels asked for."""
 
 from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedskew.deploy.confidence import ACCURACY
+from fedskew.federate.confidence import ACCURACY
 from fedskew.views.canvas import BLUE, GREY, ORANGE, PALETTE, Table, blank_figure, clean, numbers
-from fedskew.views.drift import LOOP, STRATEGIES
 
-LINES = ((GREY, ":"), (PALETTE[4], "--"), (BLUE, "-"), (ORANGE, "-."))
-"""The look of each strategy against drift."""
 COLOURS = {"seen": BLUE, "odd": PALETTE[2], "unseen": ORANGE}
 
 
@@ -71,44 +68,4 @@ def coverage(table: Table, title: str) -> Figure:
                     ncols=2)  # fmt: skip
     panels[0].set_ylabel("accuracy on the others")
     figure.suptitle(f"{title}: asking for labels where the model is unsure", fontsize=10)
-    return figure
-
-
-def drift(table: Table, title: str) -> Figure:
-    """Accuracy while images turn, by what a client does about it; below, how unsure it is."""
-    figure = blank_figure(9, 5.6)
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.6))
-    angles = list(dict.fromkeys((line["step"], line["angle"]) for line in table))
-    for (name, text), (colour, dashes) in zip(STRATEGIES.items(), LINES, strict=True):
-        own = [line for line in table if line["strategy"] == name]
-        x, accuracy = numbers(own, "step"), numbers(own, "accuracy")
-        labels = sum(line["labels"] for line in own)
-        label = f"{text} ({accuracy.mean():.3f}, {labels} labels)"
-        top.plot(x, accuracy, color=colour, ls=dashes, lw=1.6, marker="o", ms=3, label=label)
-        asked = np.array([line["labels"] > 0 for line in own])
-        top.scatter(x[asked], accuracy[asked], s=60, marker="^", color=colour, edgecolor="black",
-                    lw=0.7, zorder=3)  # fmt: skip
-        if name == LOOP:
-            top.vlines(x[asked], numbers(own, "before")[asked], accuracy[asked], color=colour, lw=1,
-                       alpha=0.6, label="from its first answers")  # fmt: skip
-            bottom.bar(x, numbers(own, "unsure"), color=colour, alpha=0.5, width=0.6,
-                       label="unsure, at first")  # fmt: skip
-            bottom.step(x, numbers(own, "expected"), where="mid", color="black", lw=1, ls="--",
-                        label="expected")  # fmt: skip
-    top.scatter([], [], s=60, marker="^", color="white", edgecolor="black", lw=0.7,
-                label="asked for labels")  # fmt: skip
-    top.set_ylabel("accuracy")
-    top.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.22), ncols=2)
-    bottom.set_ylabel("share of samples")
-    bottom.set_ylim(0, 1)
-    bottom.legend(fontsize=7, frameon=False, loc="upper right", ncols=2)
-    bottom.set_xticks([step for step, _ in angles], [f"{angle:g}°" for _, angle in angles])
-    bottom.set_xlabel("time: how far images have turned")
-    for axes in (top, bottom):
-        clean(axes)
-        axes.grid(color="#e5e5e5", lw=0.6)
-    figure.suptitle(
-        f"{title}: images that turn, {table[0]['samples']} at a time (mean accuracy, labels)",
-        fontsize=10,
-    )
     return figure

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from fedskew.runs.rows import Rows
 from fedskew.store import make_folder, write_atomically, write_csv
 from fedskew.views.deployment import deployed_pictures, shots_in
 from fedskew.views.generative_figures import pictures
-from fedskew.views.picture import Picture, Table
+from fedskew.views.picture import Picture, RoundMatrix, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,14 +46,6 @@ PANELS = 6
 """So many rounds of a series of matrices fit side by side."""
 COPIED = 100
 """Up to so many clients, the numbers of a matrix are written beside its picture."""
-
-
-class RoundMatrix(NamedTuple):
-    """A number for every pair of clients at a round: how the row's client sees the column's."""
-
-    round: int
-    clients: tuple[str, ...]
-    values: NDArray[np.float64]
 
 
 def is_drawn(path: str | Path) -> bool:

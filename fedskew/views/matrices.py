@@ -15,7 +15,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from fedskew.views.canvas import blank_figure, short
-from fedskew.views.figures import RoundMatrix
+from fedskew.views.picture import RoundMatrix
 
 FEW_CLIENTS = 25
 """Up to so many clients, each row and column has its client's name."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -17,3 +20,11 @@ class Picture(NamedTuple):
     name: str
     table: Table
     draw: Callable[[], Figure]
+
+
+class RoundMatrix(NamedTuple):
+    """A number for every pair of clients at a round: how the row's client sees the column's."""
+
+    round: int
+    clients: tuple[str, ...]
+    values: NDArray[np.float64]

@@ -22,8 +22,8 @@ from fedskew.engine.cohort import Trained, Training, Work
 from fedskew.errors import ConfigError, DataError, RunError
 from fedskew.federate.predictions import load_predictions
 from fedskew.runs.experiment import Run, make_federation, run
-from fedskew.views.deployment_plots import drift as picture
 from fedskew.views.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport
+from fedskew.views.drift import picture_of as picture
 
 SETTINGS: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [64]},

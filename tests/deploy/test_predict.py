@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import fedskew
 from fedskew.data.datasets import load
-from fedskew.deploy.confidence import answered, aurc, choose_threshold, risk_coverage
 from fedskew.deploy.model import validation_threshold
 from fedskew.errors import ConfigError, DataError, RunError
+from fedskew.federate.confidence import answered, aurc, choose_threshold, risk_coverage
 from fedskew.federate.predictions import load_predictions
 from fedskew.runs.experiment import Run, make_federation, run
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from fedskew.errors import RunError
 from fedskew.runs.experiment import Run, run
-from fedskew.views.figures import RoundMatrix, draw_run, evenly, is_drawn, matrix_series
+from fedskew.views.figures import draw_run, evenly, is_drawn, matrix_series
 from fedskew.views.matrices import clustered, colour_range, common_order, heat_maps
+from fedskew.views.picture import RoundMatrix
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
