@@ -15,10 +15,19 @@ from numpy.typing import NDArray
 
 from fedskew.parts.finding import Arrays
 from fedskew.parts.ratio import ALL_EQUAL, FINE, NOT_FINITE, TOO_FEW
-from fedskew.views.canvas import BLUE, GREY, ORANGE, PALETTE, blank_figure, clean, numbers, short
+from fedskew.views.canvas import (
+    BLUE,
+    FEW_CLIENTS,
+    GREY,
+    ORANGE,
+    PALETTE,
+    blank_figure,
+    clean,
+    numbers,
+    short,
+)
 from fedskew.views.generative import thinned
 from fedskew.views.picture import Picture, Table
-from fedskew.views.plots import FEW_CLIENTS
 
 QUANTILES = {"least": 0.0, "q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95,
              "most": 1.0}  # fmt: skip

@@ -17,6 +17,8 @@ Table = Sequence[dict[str, Any]]
 # Okabe and Ito's palette: told apart with any colour vision.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6914", "#000000")
 BLUE, ORANGE, GREY = PALETTE[0], PALETTE[1], "#666666"
+FEW_CLIENTS = 40
+"""Up to so many clients, each gets a bar and a name of its own."""
 
 
 def blank_figure(width: float, height: float) -> Figure:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedskew.federate.recipe import methods as registered
 from fedskew.views.canvas import (
     BLUE,
+    FEW_CLIENTS,
     GREY,
     ORANGE,
     PALETTE,
@@ -29,8 +30,6 @@ from fedskew.views.canvas import (
 
 DASHES = ("-", "--", "-.", ":")
 
-FEW_CLIENTS = 40
-"""Up to so many clients, each gets a bar and a name of its own."""
 FEW_LINES = 20
 """Up to so many clients, lines can be followed."""
 FEW_CLASSES = 30
