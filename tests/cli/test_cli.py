@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedskew import cli
-from fedskew.cli import main
+from fedskew.cli import catalogue, main
 from fedskew.cli.progress import Live, Plain
 from fedskew.comparisons.crossing import label, pairs
 from fedskew.config import load_config, make_config
@@ -341,7 +340,7 @@ def test_a_model_in_the_working_folder_is_found(
 
 
 def test_shipped_examples_are_valid_configs() -> None:
-    examples = cli.shipped_examples()
+    examples = catalogue.shipped_examples()
     assert {"digits", "mnist-dirichlet", "own-data"} <= examples.keys()
     for path in examples.values():
         resolve(load_config(path))

@@ -13,13 +13,13 @@ import torch
 from matplotlib.patches import Rectangle
 from scipy.stats import fisher_exact
 
-from fedskew import adapting
 from fedskew.data.skew import rotate
 from fedskew.deploy.drift import _windows, drift
 from fedskew.deploy.watch import Counted, is_more
 from fedskew.engine import cohort
 from fedskew.engine.cohort import Trained, Training, Work
 from fedskew.errors import ConfigError, DataError, RunError
+from fedskew.federate import adapting
 from fedskew.federate.predictions import load_predictions
 from fedskew.runs.experiment import Run, make_federation, run
 from fedskew.views.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport

@@ -14,7 +14,6 @@ from helpers import Tensors, assert_close, assert_same_bits, copied, every_metho
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedskew import adapting
 from fedskew.config import make_config
 from fedskew.data.federation import Federation
 from fedskew.engine import cohort
@@ -24,6 +23,7 @@ from fedskew.engine.cohort import Work
 from fedskew.engine.evaluate import Question
 from fedskew.engine.graph import Graphs
 from fedskew.engine.streams import stream
+from fedskew.federate import adapting
 from fedskew.federate.adapting import Adaptation, adapted, held_out, shots
 from fedskew.federate.holdings import Holdings, roster_of
 from fedskew.federate.planning import adaptations

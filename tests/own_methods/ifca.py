@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedskew.federate.recipe import Recipe
-from fedskew.parts.aggregate import Aggregator, ServerState, Update, weighted_mean
-from fedskew.parts.begin import Begin, Begun, Opening, Start
-from fedskew.parts.report import Finished, Report, Reported
-from fedskew.types import Groups
+from fedskew import Aggregator, Begin, Begun, Recipe, Report, Reported
+from fedskew.parts.aggregate import ServerState, Update, weighted_mean
+from fedskew.parts.begin import Opening, Start
+from fedskew.parts.report import Finished, Groups
 
 CLUSTERS, CHOICE = "clusters", "choice"
 
