@@ -105,7 +105,8 @@ def run(
 ) -> None:
     """Run one experiment; repeat the command to go on after an interruption.
 
-    The run's folder is named by its settings, data and code, so a finished run is not run again.
+    The run's folder is named by its settings, data and code, so a finished run is not run again;
+    asked for more rounds, it goes on from those it has.
     """
     from fedskew.comparisons.runner import Runner
     from fedskew.config import load_config

@@ -67,10 +67,9 @@ def stretches(config: Config) -> dict[str, Stretch]:
     recipe = find(config.method.name).recipe(**config.method.knobs)
     planned = {}
     for stage in (*recipe.prepares, Stage(MAIN, recipe)):
-        rounds = stage.train.get("rounds", config.train.rounds)
         objective = stage.recipe.objective
         planned[stage.name] = Stretch(
-            rounds if stage.rounds is None else stage.rounds,
+            stage.lasts(config.train.rounds),
             objective.primary,
             objective.higher_is_better,
         )

@@ -16,6 +16,7 @@ from fedskew.federate.holdings import roster_of
 from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.planning import checked_model
 from fedskew.federate.recipe import Stage, find
+from fedskew.federate.roster import Roster
 from fedskew.federate.server import Progress, RoundRecord
 from fedskew.runs.experiment import Run, Tell, carry_out, make_federation
 from fedskew.runs.folder import RunFolder
@@ -40,16 +41,25 @@ class Shelf:
         self._key: tuple[FederationSection, int] | None = None
         self._held: Federation | None = None
         self._fingerprint = ""
+        self._roster: Roster | None = None
         self._known: dict[str, Identity] = {}
 
     def federation(self, config: Config) -> Federation:
         key = (config.federation, config.split_seed)
         if self._held is None or key != self._key:
-            self._held = None  # lets go of the old images before the next are read
+            # Lets go of the old images before the next are read.
+            self._held = self._roster = None
             self._held = make_federation(config, self._data_dir)
             self._fingerprint = fingerprint(self._held)
             self._key = key
         return self._held
+
+    def roster(self, config: Config) -> Roster:
+        """What a server may know of its clients, counted once for all that use them."""
+        federation = self.federation(config)
+        if self._roster is None:
+            self._roster = roster_of(federation)
+        return self._roster
 
     def identity(self, config: Config) -> Identity:
         """What decides a run's numbers; asked twice, the data are not read again for it."""
@@ -95,7 +105,7 @@ class Runner:
         for config in configs:
             if self._folder(config).has_finished(self._shelf.identity(config)):
                 continue
-            roster = roster_of(self._shelf.federation(config))
+            roster = self._shelf.roster(config)
             recipe = find(config.method.name).recipe(**config.method.knobs)
             for stage in (*recipe.prepares, Stage(MAIN, recipe)):
                 try:

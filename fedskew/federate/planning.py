@@ -40,7 +40,7 @@ def make_plan(config: Config, roster: Roster, stage: Stage) -> Plan:
         execution=choose(module, config.executor),
         seed=config.seed,
         stage=stage.name,
-        model=_model_of(config, roster, stage),
+        model=stage_model(stage, roster) or config.model,
         hands_over=stage.hands_over,
     )
     adapts = adaptations(config, plan, roster) if stage.name == MAIN else ()
@@ -57,7 +57,7 @@ def made_up(config: Config, plan: Plan, memory: Groups) -> Tensor | None:
 
 def checked_model(config: Config, roster: Roster, stage: Stage) -> nn.Module:
     """The model a stage begins with, if its recipe, the settings and the data go together."""
-    chosen = _model_of(config, roster, stage)
+    chosen = stage_model(stage, roster) or config.model
     module = seeded(
         chosen.name, roster.sample_shape, roster.classes,
         seed=torch_seed(config.seed, stage.name, "model"), **chosen.knobs,
@@ -81,10 +81,11 @@ def checked_model(config: Config, roster: Roster, stage: Stage) -> nn.Module:
     return module
 
 
-def _model_of(config: Config, roster: Roster, stage: Stage) -> Named:
+def stage_model(stage: Stage, roster: Roster) -> Named | None:
+    """The model a stage brings along, or picks by what is known of the data; None: the run's."""
     if isinstance(stage.model, ModelChoice):
         return Named(**stage.model.fitting(roster))
-    return Named(**stage.model) if stage.model else config.model
+    return Named(**stage.model) if stage.model else None
 
 
 def _check_parts(method: str, name: str, module: nn.Module, recipe: Recipe) -> None:
@@ -116,7 +117,7 @@ def make_rounds(config: Config, stage: Stage, roster: Roster) -> Rounds:
             f"but there are {len(roster.seen)} clients."
         )
     return Rounds(
-        rounds=train.rounds if stage.rounds is None else stage.rounds,
+        rounds=stage.lasts(config.train.rounds),
         clients_per_round=train.clients_per_round,
         min_clients=train.min_clients,
         patience=train.patience,

@@ -134,6 +134,10 @@ class Stage:
     score_every: int | None = None
     """Rounds from one score to the next; none: as often as the run's main stage."""
 
+    def lasts(self, run: int) -> int:
+        """How many rounds it goes on in a run of so many: its own number, else its settings'."""
+        return int(self.train.get("rounds", run) if self.rounds is None else self.rounds)
+
 
 @dataclass(frozen=True)
 class Reduction:

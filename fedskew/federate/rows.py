@@ -25,22 +25,24 @@ def score_tasks(
     state: ServerState,
     round_number: int,
     adapts: Sequence[int | None] = (None,),
+    last: bool = False,
     samples: bool = False,
 ) -> dict[str, list[ScoreTask]]:
-    """By client, which models are scored; adapted, and sample by sample, the main one only.
+    """By client, which models are scored; at the ``last`` look at a run the main one only.
 
-    ``adapts`` are places of adaptations in the plan, none for a model as it is.
+    ``adapts`` are places of adaptations in the plan, none for a model as it is. With ``samples``
+    clients write down what a model said of each.
     """
     kinds: list[ModelKind] = ["global"] if plan.has_global_model else []
     if plan.has_personal_models:
         kinds.append("personal")
-    if samples:
+    if last:
         kinds = [plan.primary_model]
     broadcast = broadcast_of(plan, state)
     asked: dict[str, list[ScoreTask]] = {}
     for member in roster.members:
         # A client left out of training may choose rounds, but nothing is made of it later.
-        both = member.seen or not samples
+        both = member.seen or not last
         splits = ("validation", "test") if both else ("test",)
         for adapt in adapts:
             for model in kinds:
@@ -50,7 +52,7 @@ def score_tasks(
                     member.name, round_number, sent, model, splits, adapt, samples, said
                 )
                 asked.setdefault(member.name, []).append(task)
-    if "global" in kinds and not samples and roster.central:
+    if "global" in kinds and not last and roster.central:
         asked[CENTRAL] = [ScoreTask(CENTRAL, round_number, state.shared, "global", ("test",))]
     return asked
 

@@ -78,7 +78,10 @@ def _last_look(
 ) -> tuple[list[Row], list[str]]:
     """Rows of adapted models, and who could not adapt; clients save their own models."""
     roster, state = backend.roster, progress.state
-    asked = score_tasks(plan, roster, state, progress.round, adapts, samples=True)
+    # Of the selected round models are also looked at as they are, sample by sample.
+    asked = score_tasks(
+        plan, roster, state, progress.round, adapts, last=True, samples=None in adapts
+    )
     own = plan.has_personal_models
     broadcast = broadcast_of(plan, state)
     asks = [

@@ -31,7 +31,8 @@ from fedskew.data.presets import PRESETS, expanded
 from fedskew.data.skew import SKEWS
 from fedskew.errors import unknown
 from fedskew.federate.holdings import roster_of
-from fedskew.federate.recipe import ModelChoice, Stage, find, methods, noting
+from fedskew.federate.planning import stage_model
+from fedskew.federate.recipe import Stage, find, methods, noting
 from fedskew.models.registry import MODELS
 from fedskew.plugins import import_function
 from fedskew.sources import code_of
@@ -176,7 +177,7 @@ class Identity:
     def of_stage(self, stages: Sequence[Stage]) -> str:
         """All that decides the numbers of the last of these: runs that agree on it may share it."""
         settings = {k: v for k, v in self.settings.items() if k not in ("method", "evaluate")}
-        lengths = [rounds_of(stage, self.config) for stage in stages]
+        lengths = [stage.lasts(self.config.train.rounds) for stage in stages]
         # What is handed over afterwards changes nothing about the rounds.
         stages = [*stages[:-1], replace(stages[-1], hands_over=())]
         planned = self.stages[: len(stages)]
@@ -195,11 +196,14 @@ def identify(config: Config, federation: Federation, data: str | None = None) ->
     """
     with noting() as noted:
         recipe = find(config.method.name).recipe(**config.method.knobs)
-    models = [(_stage_model(stage, federation), stage) for stage in recipe.prepares]
+    models: list[tuple[Named | None, Stage]] = []
+    if recipe.prepares:
+        roster = roster_of(federation)
+        models = [(stage_model(stage, roster), stage) for stage in recipe.prepares]
     stages = tuple(
         {
             "name": stage.name,
-            "rounds": rounds_of(stage, config),
+            "rounds": stage.lasts(config.train.rounds),
             "train": stage.train,
             "model": None if model is None else _with_defaults(model, MODELS).model_dump(),
         }
@@ -215,18 +219,6 @@ def identify(config: Config, federation: Federation, data: str | None = None) ->
         code=code_of(picked),
         data=data or fingerprint(federation),
     )
-
-
-def rounds_of(stage: Stage, config: Config) -> int:
-    """How many rounds a stage lasts: its own number, else that of its or the run's settings."""
-    own = stage.train.get("rounds", config.train.rounds)
-    return int(own if stage.rounds is None else stage.rounds)
-
-
-def _stage_model(stage: Stage, federation: Federation) -> Named | None:
-    if isinstance(stage.model, ModelChoice):
-        return Named(**stage.model.fitting(roster_of(federation)))
-    return Named(**stage.model) if stage.model else None
 
 
 def _models(chosen: Sequence[Named]) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -274,7 +274,7 @@ def test_per_fedavg_is_scored_after_an_epoch_at_the_inner_rate_on_training_data(
     plan = replace(result.holdings.plan, adapts=(adapts,))
     result.backend.begin(plan)
     roster = result.backend.roster
-    asked = score_tasks(plan, roster, result.progress.state, ROUNDS, [0], samples=True)
+    asked = score_tasks(plan, roster, result.progress.state, ROUNDS, [0], last=True)
     rows = scored(plan, result.backend, asked, result.progress.kept)
     found = {(r.client, r.metric): r.value for r in rows if r.adapted == "fine-tuned 1"}
     assert len(found) == len(rows)
