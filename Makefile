@@ -3,16 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test bench bench-similarity bench-ratios format clean
+.PHONY: demo test fuzz bench bench-similarity bench-ratios bench-selection format clean
 
 demo: .stamps/core  ## compare a few methods on label-skewed digits
 	$(BIN)/fedskew compare fedavg fedprox scaffold ditto --config digits --seeds 3 --out results/demo
 
+# torch keeps what it traces for as long as a process lives: more workers take less memory each.
 test: .stamps/dev  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile
+
+fuzz: .stamps/dev  ## the long forms of tests/fuzz: malformed input, 200 kills, flipped bits
+	FEDSKEW_FUZZ=long OMP_NUM_THREADS=1 $(BIN)/pytest -s tests/fuzz
 
 bench: .stamps/dev  ## speed against plain PyTorch, pfl and Flower, and against the machine
 	$(BIN)/python -m benchmarks.run --out results/bench
@@ -22,6 +26,9 @@ bench-similarity: .stamps/dev  ## what the similarity matrix measures, costs and
 
 bench-ratios: .stamps/dev  ## how near density-ratio estimators come to a known truth
 	$(BIN)/python -m benchmarks.ratios --out results/ratios
+
+bench-selection: .stamps/dev  ## what it changes how ties between rounds are broken
+	$(BIN)/python benchmarks/selection_ties.py
 
 format: .stamps/dev
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -17,7 +17,7 @@ from benchmarks.ratio_parts.measure import Result, finished
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting, cheapest_first, settings
 from benchmarks.ratio_parts.tell import Facts, page
 from fedskew import run
-from fedskew.comparisons.runner import Shelf
+from fedskew.comparisons.runner import FederationCache
 from fedskew.errors import FedskewError
 from fedskew.papers.machine import provenance
 from fedskew.papers.measure import MADE_WITH
@@ -37,14 +37,14 @@ def run_all(setting: Setting, seed: int, out: Path, code: str) -> int:
     They stand in one folder: the first trains the MADEs, the others take them over.
     """
     ran = 0
-    shelf = Shelf(None)
+    data = FederationCache(None)
     for estimator in ESTIMATORS:
         config = setting.config(estimator, seed)
         folder = out / setting.folder
-        if RunFolder.of(shelf.identity(config), folder).is_finished:
+        if RunFolder.of(data.identity(config), folder).is_finished:
             continue
         begin = perf_counter()
-        done = run(config, out=folder, federation=shelf.federation(config), draw=False)
+        done = run(config, out=folder, federation=data.federation(config), draw=False)
         # A run finished by one version of the code is kept by the next: the page must tell.
         write_json(done.path / MADE_WITH, {"code": code})
         seconds = perf_counter() - begin

@@ -83,7 +83,7 @@ def _stamp() -> dict[str, str]:
     made = provenance()
     machine = (
         f"{made.cores} cores, {made.processor}, {made.memory}; Python {made.python}, "
-        f"torch {made.torch}"
+        f"torch {made.arithmetic['torch']}"
     )
     return {"code": made.code, "machine": machine}
 

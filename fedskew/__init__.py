@@ -12,14 +12,15 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedskew.comparisons.comparison import Comparison, compare
+    from fedskew.api import compare, run
     from fedskew.config import Config, load_config, make_config
     from fedskew.data.federation import Client, Federation
     from fedskew.deploy.adapt import adapt
     from fedskew.deploy.generate import generate
     from fedskew.deploy.predict import predict
     from fedskew.errors import ConfigError, DataError, FedskewError, RunError
-    from fedskew.federate.recipe import Adapt, Card, Phase, Recipe, method
+    from fedskew.federate.recipe import Adapt, Phase, Recipe
+    from fedskew.methods.registry import Card, ReducesTo, method
     from fedskew.parts.aggregate import Aggregator, Weighting
     from fedskew.parts.begin import Begin, Begun
     from fedskew.parts.correct import Correction
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from fedskew.parts.report import Report, Reported
     from fedskew.parts.select import but, only
     from fedskew.parts.step import Step
-    from fedskew.runs.experiment import Run, load_run, make_federation, run
+    from fedskew.registry.knobs import Knob
+    from fedskew.runs.experiment import Run, load_run, make_federation
+    from fedskew.views.comparison import Comparison
 
 __all__ = [
     "Adapt",
@@ -46,9 +49,11 @@ __all__ = [
     "Federation",
     "FedskewError",
     "Finding",
+    "Knob",
     "Objective",
     "Phase",
     "Recipe",
+    "ReducesTo",
     "Report",
     "Reported",
     "Run",
@@ -76,9 +81,9 @@ _HOME = {
     "Aggregator": "fedskew.parts.aggregate",
     "Begin": "fedskew.parts.begin",
     "Begun": "fedskew.parts.begin",
-    "Card": "fedskew.federate.recipe",
+    "Card": "fedskew.methods.registry",
     "Client": "fedskew.data.federation",
-    "Comparison": "fedskew.comparisons.comparison",
+    "Comparison": "fedskew.views.comparison",
     "Config": "fedskew.config",
     "ConfigError": "fedskew.errors",
     "Correction": "fedskew.parts.correct",
@@ -87,9 +92,11 @@ _HOME = {
     "Federation": "fedskew.data.federation",
     "FedskewError": "fedskew.errors",
     "Finding": "fedskew.parts.finding",
+    "Knob": "fedskew.registry.knobs",
     "Objective": "fedskew.parts.objective",
     "Phase": "fedskew.federate.recipe",
     "Recipe": "fedskew.federate.recipe",
+    "ReducesTo": "fedskew.methods.registry",
     "Report": "fedskew.parts.report",
     "Reported": "fedskew.parts.report",
     "Run": "fedskew.runs.experiment",
@@ -98,16 +105,16 @@ _HOME = {
     "Weighting": "fedskew.parts.aggregate",
     "adapt": "fedskew.deploy.adapt",
     "but": "fedskew.parts.select",
-    "compare": "fedskew.comparisons.comparison",
+    "compare": "fedskew.api",
     "generate": "fedskew.deploy.generate",
     "load_config": "fedskew.config",
     "load_run": "fedskew.runs.experiment",
     "make_config": "fedskew.config",
     "make_federation": "fedskew.runs.experiment",
-    "method": "fedskew.federate.recipe",
+    "method": "fedskew.methods.registry",
     "only": "fedskew.parts.select",
     "predict": "fedskew.deploy.predict",
-    "run": "fedskew.runs.experiment",
+    "run": "fedskew.api",
 }
 
 

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-import json
+import copy
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fedskew.errors import ConfigError, unknown
+from fedskew.trust.consent import allow_code_in, typed
+from fedskew.trust.plain import check_plain
+from fedskew.trust.toml import read_toml
 
 FEWEST_JUDGED = 4
-"""Samples have neighbours only if there are some."""
+"""The fewest generated samples that have neighbours to judge them by."""
 Share = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=10**7)]
+BatchSize = Annotated[int, Field(ge=1, le=2**31)]
 Rate = Annotated[float, Field(gt=0)]
 Shots = Annotated[int, Field(ge=0, strict=True)] | Literal["all"]
+ClassNumber = Annotated[int, Field(strict=True)]
+ALTERNATIVE = re.compile(r"(int|float|str)$|\w+[\[(-]")
+"""What pydantic adds to the path of a setting that may be of several types."""
 WHOLE_BATCH = 2**31
 """More samples than any client has."""
 
@@ -41,11 +58,21 @@ def _several(value: Any) -> Any:
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python takes true for 1; a user who wrote it meant something else."""
+        items = value if isinstance(value, list | tuple) else [value]
+        wanted = cls.model_fields[str(info.field_name)].annotation
+        if wanted is not bool and any(type(item) is bool for item in items):
+            raise ValueError("must not be true or false")
+        return value
 
 
 class Named(BaseModel):
-    """Something picked by name with settings of its own, which its owner checks."""
+    """Something picked by name, with knobs of its own that its registry checks."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -59,12 +86,14 @@ Choice = Annotated[Named, BeforeValidator(_named)]
 
 
 class FederationSection(Section):
-    """Which data, and how they are divided over clients."""
+    """Which data, and how they are divided among clients."""
 
     dataset: str = Field("digits", description="a dataset's name, a path, or module:function")
-    options: dict[str, Any] = Field({}, description="options of the dataset's loader")
-    classes: list[Annotated[int, Field(strict=True)]] | None = Field(
-        None, description="keep only these classes, numbered anew in this order; none: all"
+    options: dict[str, Any] = Field({}, description="knobs of the dataset")
+    classes: list[ClassNumber | list[ClassNumber]] | None = Field(
+        None,
+        description="keep only these classes, renumbered in this order; a list among them makes "
+        "several into one: [[0, 1], [2, 3]]; none: all",
     )
     image: dict[str, Annotated[int, Field(strict=True)]] | None = Field(
         None, description="images of another size or other channels: {side = 32, channels = 3}"
@@ -72,25 +101,31 @@ class FederationSection(Section):
     normalise: Literal["standard", "unit", "signed"] = "standard"
     partition: Choice = Named(name="dirichlet", alpha=0.3)
     clients: Annotated[Positive | None, BeforeValidator(_all)] = Field(
-        10, description="how many; 'all' lets the partition decide (every owner, every class)"
+        10, description="how many clients; 'all': the partition decides (every owner, every class)"
     )
     unseen: int | float | list[str] = Field(0, description="clients kept out of training")
     validation: Share = 0.1
     test: Share = 0.2
     test_from: Literal["auto", "matched", "holdout"] = "auto"
     by_segment: bool = Field(
-        True, description="windows that overlap stay on one side of every split; false: anywhere"
+        True, description="overlapping windows stay together in every split; false: they need not"
     )
-    samples: Positive | None = Field(None, description="thin the training data to so many")
+    samples: Positive | None = Field(None, description="keep only this many training samples")
     public: Annotated[int, Field(ge=0)] = Field(
-        0, description="samples set aside for everybody to look at, e.g. as a shared probe"
+        0, description="samples set aside that everybody may see, e.g. as a shared probe"
     )
-    test_samples: Positive | None = Field(None, description="thin the published test data")
+    test_samples: Positive | None = Field(None, description="keep only this many test samples")
     skew: list[Choice] = []
     environments: Choice = Field(
         Named(name="auto"),
-        description="what tells a client's samples apart for objectives that look for what does "
-        "not change: 'auto' (what a skew made, else random), 'random', 'owner' or 'none'",
+        description="how a client's samples are divided into environments, for objectives that "
+        "look for what does not change: 'auto' (by the skew, else random), 'random', 'owner' or "
+        "'none'",
+    )
+    held_out_environment: Annotated[int, Field(ge=0, strict=True)] | Literal["last"] | None = Field(
+        None,
+        description="an environment nobody trains on: its number, or 'last'; models are scored on "
+        "what clients have of it, so that rounds can be chosen by rule 'environment'",
     )
     features: dict[str, Any] | None = Field(
         None, description="fewer or scaled features: {top = 144, scale = 'client' or 'feature'}"
@@ -99,11 +134,11 @@ class FederationSection(Section):
 
 
 class TrainSection(Section):
-    """How clients train and how long the federation goes on."""
+    """How clients train, and for how many rounds."""
 
     rounds: Positive = 20
     epochs: Positive = 1
-    batch_size: Positive = 32
+    batch_size: BatchSize = 32
     optimiser: Literal["sgd", "adam"] = "sgd"
     lr: Rate = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -111,44 +146,46 @@ class TrainSection(Section):
     lr_decay: Rate = Field(1.0, description="factor on lr after each round in lr_steps")
     lr_steps: list[Positive] = []
     clients_per_round: Annotated[Positive | None, BeforeValidator(_all)] = Field(
-        None, description="how many take part in a round; 'all' by default"
+        None, description="how many clients take part in a round; 'all' by default"
     )
-    min_clients: Positive = Field(1, description="fewest usable updates that make a new model")
+    min_clients: Positive = Field(1, description="fewest usable updates for a new model")
     patience: Positive | None = Field(
-        None, description="stop after so many scored rounds without a better validation score"
+        None,
+        description="stop after this many scored rounds below the best validation score",
     )
 
 
 class EvaluateSection(Section):
-    """What is scored, and whether models are fine-tuned before a last look."""
+    """What is scored, and whether models are fine-tuned before the final scores."""
 
     every: Positive = 1
     fine_tune_epochs: Annotated[int, Field(ge=0)] = Field(
-        0, description="how long models adapt before a last look; 0: as the method says, if it does"
+        0, description="epochs of fine-tuning before the final scores; 0: as the method says"
     )
-    fine_tune_part: str | list[str] = Field(
+    fine_tune_part: str | Annotated[list[str], Field(min_length=1)] = Field(
         "method",
-        description="what adapts: 'method' (what the method says, else all), 'all', or parts of "
-        "the model like 'head' or ['encoder', 'decoder']; the others stay frozen",
+        description="what is fine-tuned: 'method' (as the method says, else all), 'all', or parts "
+        "of the model like 'head' or ['encoder', 'decoder']; the others stay frozen",
     )
     fine_tune_lr: Rate | None = None
-    fine_tune_batch: Annotated[Positive | None, BeforeValidator(_whole)] = Field(
-        None, description="samples a step; 'all' in one; none: the run's own"
+    fine_tune_batch: Annotated[BatchSize | None, BeforeValidator(_whole)] = Field(
+        None, description="samples per step; 'all': all in one step; none: train.batch_size"
     )
     fine_tune_at: Literal["both", "last", "selected"] = Field(
         "both", description="adapt the models of the last round, of the selected one, or of both"
     )
     fine_tune_patience: Positive | None = Field(
         None,
-        description="find the number of epochs on held-out shots: looks without a smaller loss",
+        description="choose the number of epochs on held-out shots: stop after this many checks "
+        "without a smaller loss",
     )
     shots: Annotated[list[Shots], BeforeValidator(_several)] = Field(
         ["all"],
         min_length=1,
-        description="samples a class to adapt on, each number is scored: [0, 1, 2, 5, 'all']",
+        description="samples per class to adapt on; each number is scored: [0, 1, 2, 5, 'all']",
     )
     generated: Annotated[int, Field(ge=0)] = Field(
-        0, description="samples drawn from a generative model at the end, to judge it by"
+        0, description="samples drawn from a generative model at the end, to judge the model by"
     )
     matrix_rounds: list[Positive] | None = Field(
         None,
@@ -167,7 +204,7 @@ class Config(Section):
     evaluate: EvaluateSection = EvaluateSection()
     executor: Literal["auto", "vectorised", "threads", "one-by-one"] = Field(
         "auto",
-        description="how clients train: 'vectorised' in stacks, 'threads' one a thread, "
+        description="how clients train: 'vectorised' in stacks, 'threads' one per thread, "
         "'one-by-one' in plain PyTorch for a debugger; 'auto' chooses by the model",
     )
     device: str = "cpu"
@@ -194,27 +231,38 @@ class Config(Section):
 def make_config(values: Mapping[str, Any]) -> Config:
     """A config from plain nested values, with an error a user can act on.
 
+    Code named in them is the caller's own choice: see :mod:`fedskew.trust.consent`.
+
     >>> make_config({"train": {"rounds": 3}}).train.rounds
     3
     """
+    typed(values)
+    return config_of(values)
+
+
+def config_of(values: Mapping[str, Any]) -> Config:
+    """A config from values that somebody else wrote down; code they name needs consent."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"a config must be a table of settings, not {type(values).__name__}.")
+    # Numbers of the method are looked at with its knobs, which say better what they should be.
+    check_plain({name: value for name, value in values.items() if name != "method"})
+    check_plain({"method": values.get("method", "")}, finite=False)
     try:
         return Config.model_validate(values)
     except ValidationError as error:
         raise _explained(error) from None
 
 
-def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a TOML file and apply ``key=value`` overrides on top."""
-    return make_config(apply_overrides(read_toml(path), overrides))
+def load_config(path: Path, overrides: Iterable[str] = (), *, allow_code: bool = False) -> Config:
+    """Read a TOML file and apply ``key=value`` overrides on top.
 
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"could not read {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    The file may name code (``module:function``) only with ``allow_code``, or in a trusted folder.
+    """
+    if allow_code:
+        allow_code_in(path)
+    overrides = list(overrides)
+    typed(overrides)
+    return config_of(apply_overrides(read_toml(path), overrides))
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -223,7 +271,8 @@ def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict
     >>> apply_overrides({"train": {"lr": 0.1}}, ["train.lr=0.2", "method=fedprox"])
     {'train': {'lr': 0.2}, 'method': 'fedprox'}
     """
-    result: dict[str, Any] = json.loads(json.dumps(values))
+    check_plain(values, finite=False)
+    result: dict[str, Any] = copy.deepcopy(dict(values))
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
@@ -245,18 +294,18 @@ def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return None if text == "none" else text
 
 
 def _explained(error: ValidationError) -> ConfigError:
     first = error.errors()[0]
-    path = ".".join(str(part) for part in first["loc"])
+    path = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
     if first["type"] == "extra_forbidden":
         return unknown("setting", path, _known_settings())
     message = str(first["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    given = "" if first["type"] == "value_error" else f" (given: {first['input']!r})"
+    given = "" if first["type"] == "value_error" else f" (given: {first['input']!r:.200})"
     return ConfigError(f"{path or 'config'}: {message}{given}.")
 
 

@@ -12,7 +12,7 @@ from traceback import walk_tb
 
 
 class FedskewError(Exception):
-    """Something the user can put right; the command line exits with code 2."""
+    """Something the user can correct; the command line exits with code 2."""
 
 
 class ConfigError(FedskewError):
@@ -24,13 +24,19 @@ class DataError(FedskewError):
 
 
 class RunError(FedskewError):
-    """A run cannot start, go on or be read."""
+    """A run cannot start, be resumed or be read."""
+
+
+class RunStopped(RunError):
+    """A run stopped on its way, its complete rounds kept; the command line exits with code 1."""
 
 
 class Diverged(RunError):
-    """A client's numbers are no longer finite: bad luck, nobody raised anything."""
+    """A client's numbers are no longer finite; no code raised an exception."""
 
 
+SHOWN = 200
+"""So many letters of a name that does not exist are repeated."""
 _AT = "raised at "
 _LIBRARIES = {"fedskew", "torch", "numpy", "scipy", "sklearn", "typer", "click", "rich"}
 _may_fail: ContextVar[bool] = ContextVar("clients may fail", default=False)
@@ -38,9 +44,9 @@ _may_fail: ContextVar[bool] = ContextVar("clients may fail", default=False)
 
 @contextmanager
 def clients_may_fail(allowed: bool = True) -> Iterator[None]:
-    """Inside, a client whose own code raises is dropped for the round like any that fails.
+    """Inside this block, a client whose own code raises is dropped for the round.
 
-    The command line works like this; in Python what a user's part raises is raised.
+    The command line works like this. In Python, an exception of a user's part is raised.
     """
     token = _may_fail.set(allowed)
     try:
@@ -55,11 +61,11 @@ def debugging() -> bool:
 
 
 def failure(error: Exception, place: str) -> str:
-    """The line that is recorded of a client that raised; the round goes on without it.
+    """The line to record for a client that raised an exception; the round goes on without it.
 
-    But what a user's part raises is raised again, with its own traceback and a note that says
-    where: ``place`` (which client, which round) and what was noted further inside (which batch).
-    With FEDSKEW_DEBUG=1 so is every exception.
+    An exception from a user's part is raised again instead, with its own traceback and a note
+    that says where: ``place`` (which client, which round) and what was noted further inside (which
+    batch). With FEDSKEW_DEBUG=1 every exception is raised again.
     """
     if isinstance(error, Diverged):
         return str(error)
@@ -72,14 +78,14 @@ def failure(error: Exception, place: str) -> str:
 
 
 def is_from_own_code(error: BaseException) -> bool:
-    """Whether an exception passed through code that is neither ours nor of a library we call."""
+    """Whether an exception passed through code that is neither ours nor a library's."""
     modules = (frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__))
     known = _LIBRARIES | sys.stdlib_module_names
     return any(name and name.split(".")[0] not in known for name in modules)
 
 
 def locate(error: BaseException, place: str) -> None:
-    """Note where an exception was raised, outside what has been noted already."""
+    """Note where an exception was raised, in front of what has been noted already."""
     inside = place_of(error)
     if inside:
         error.__notes__.remove(_AT + inside)
@@ -87,7 +93,7 @@ def locate(error: BaseException, place: str) -> None:
 
 
 def place_of(error: BaseException) -> str:
-    """Where an exception was raised, as far as somebody noted it.
+    """Where an exception was raised, as far as it was noted.
 
     >>> error = ValueError("odd")
     >>> locate(error, "batch 4 of 12")
@@ -101,7 +107,7 @@ def place_of(error: BaseException) -> str:
 
 @contextmanager
 def located(place: str) -> Iterator[None]:
-    """Exceptions that leave this block say that they were raised here."""
+    """Exceptions that leave this block say that they were raised at this place."""
     try:
         yield
     except Exception as error:
@@ -109,9 +115,25 @@ def located(place: str) -> Iterator[None]:
         raise
 
 
-def unknown(kind: str, given: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name nobody registered, with the nearest valid choice."""
+def unknown(kind: str, given: str, known: Iterable[str], of: str = "") -> ConfigError:
+    """The error for a name that does not exist, with the nearest valid choice.
+
+    >>> str(unknown("knob", "mu", ["lam"], of="method 'ditto'"))
+    "unknown knob 'mu' of method 'ditto': choose from lam."
+    >>> str(unknown("knob", "mu", [], of="method 'local'"))
+    "unknown knob 'mu' of method 'local', which has none: remove it."
+    """
     choices = sorted(known)
+    given = given if len(given) <= SHOWN else f"{given[:SHOWN]}…"
+    whose = f" of {of}" if of else ""
+    if not choices:
+        return ConfigError(f"unknown {kind} {given!r}{whose}, which has none: remove it.")
     nearest = get_close_matches(given, choices, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(choices)}."
-    return ConfigError(f"unknown {kind} {given!r}: {hint}")
+    return ConfigError(f"unknown {kind} {given!r}{whose}: {hint}")
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Refuse a whole number below the least that makes sense."""
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, not {value}.")

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Indices = NDArray[np.int64]
-"""Places of samples in a storage."""
+"""Row numbers of samples in a storage."""
 Tensors = dict[str, Tensor]
 """The entries of a model, or of a part of one, by name."""
 Groups = dict[str, Tensors]
-"""Named groups of tensors: what a client keeps to itself, or what travels beside a model."""
+"""Named groups of tensors: a client's private state, or what is sent beside a model."""

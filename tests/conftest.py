@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
+from fedskew.federate.holdings import _shared_graphs
+from fedskew.trust.consent import forget
+
 # Small tensors on several threads are slow, and more so where the cores are shared.
 torch.set_num_threads(1)
 # Deadlines measure the machine: the first example of a test may have to wait for an import.
 settings.register_profile("fedskew", deadline=None)
 settings.load_profile("fedskew")
+
+
+@pytest.fixture(autouse=True)
+def no_consent_of_earlier_tests() -> None:
+    """Which code files may name is known to a process; every test begins as a new one."""
+    forget()
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +37,14 @@ def data_dir() -> Path:
     if os.environ.get("FEDSKEW_REQUIRE_DATA") == "1":
         pytest.fail("FEDSKEW_REQUIRE_DATA=1 but FEDSKEW_DATA names no folder")
     pytest.skip("set FEDSKEW_DATA to the folder of real datasets to run this")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _give_memory_back() -> Iterator[None]:
+    """Let go of traced steps after each module: a worker runs thousands of tests."""
+    yield
+    _shared_graphs.cache_clear()
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

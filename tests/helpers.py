@@ -13,22 +13,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedskew.comparisons.runner import Shelf
+from fedskew.comparisons.runner import FederationCache
 from fedskew.config import Config
 from fedskew.data.federation import Client, Federation
+from fedskew.engine.executor import Execution
 from fedskew.engine.graph import TracedStep
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.plan import Execution
 from fedskew.federate.backends.carrier import Carrier
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.holdings import Holdings
-from fedskew.federate.metrics import Row
+from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.plan import Plan, Settings
-from fedskew.federate.recipe import Recipe, find, methods
+from fedskew.federate.privacy import Course, spent
+from fedskew.federate.recipe import Recipe, Stage
 from fedskew.federate.rounds import Rounds
 from fedskew.federate.rows import broadcast_of
 from fedskew.federate.server import Progress, RoundRecord, federate
 from fedskew.federate.tasks import Answer, Ask
+from fedskew.methods import METHODS, find
 from fedskew.models.civae import Civae
 from fedskew.models.made import GaussianMade
 from fedskew.models.registry import MADE, Classifier
@@ -45,12 +47,12 @@ Knobs = Mapping[str, Any]
 RAGGED = (7, 19, 40, 41)
 """Sizes with short last batches, different step counts and, for batches of 8, one left over."""
 
-every_method = pytest.mark.parametrize("name", sorted(methods()))
+every_method = pytest.mark.parametrize("name", sorted(METHODS))
 
 
 def folder_of(config: Config, out: Path) -> Path:
     """Where a run with these settings stands."""
-    return out / Shelf(None).identity(config).name
+    return out / FederationCache(None).identity(config).name
 
 
 def toy_federation(
@@ -349,6 +351,14 @@ def assert_same_bits(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -
     assert ours.keys() == theirs.keys()
     differing = [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
     assert differing == []
+
+
+def spent_on(recipe: Recipe, rounds: int, per_round: int, clients: int) -> dict[str, Any]:
+    """What a method tells of a client in so many rounds of each of its stages."""
+    stages = (*recipe.prepares, Stage(MAIN, recipe))
+    found = spent([Course(stage, rounds, per_round) for stage in stages], clients)
+    assert found is not None
+    return found
 
 
 def needs_noise(recipe: Recipe) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import fedskew
-from fedskew.federate.recipe import methods
+from fedskew.methods import METHODS
 from fedskew.parts.aggregate import Aggregator, Weighting
 from fedskew.parts.begin import Begin
 from fedskew.parts.correct import Correction
@@ -52,6 +52,7 @@ OTHER_MEANINGS = {
     ("views/terminal.py", "central"): ON,
     ("comparisons/selection.py", "central"): ON,
     ("federate/rows.py", "central"): ON,
+    ("trust/names.py", "central"): ON,
     ("papers/figure.py", "central"): "a score of a suite",
     ("papers/measure.py", "central"): ON,
     ("papers/scores.py", "central"): "a score of a suite",
@@ -59,10 +60,12 @@ OTHER_MEANINGS = {
 }
 DECODERS = "draws from decoders, of whatever method"
 IMPORTS = {
+    ("federate/privacy.py", "accounting"): "counts what any method tells of a client",
     ("deploy/generate.py", "generative"): DECODERS,
+    ("views/encodings.py", "generative"): "measures codes of encoders, of whatever method",
     ("views/generative.py", "generative"): DECODERS,
     ("views/images.py", "generative"): DECODERS,
-    ("papers/pictures.py", "generative"): DECODERS,
+    ("papers/generative_figures.py", "generative"): DECODERS,
     ("federate/together.py", "generative"): DECODERS,
 }
 """Who imports a module of parts that only some methods are made of."""
@@ -83,7 +86,7 @@ def words(code: ast.Module) -> Iterator[ast.Constant]:
 
 def named(code: ast.Module) -> dict[str, int]:
     """Methods that a module names, and a line where it does."""
-    known = methods()
+    known = METHODS
     return {str(node.value): node.lineno for node in words(code) if node.value in known}
 
 

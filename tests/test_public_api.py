@@ -12,9 +12,9 @@ import fedskew
 PUBLIC = {
     "Adapt", "Aggregator", "Begin", "Begun", "Card", "Client", "Comparison", "Config",
     "ConfigError", "Correction", "DataError", "Erm", "Federation", "FedskewError", "Finding",
-    "Objective", "Phase", "Recipe", "Report", "Reported", "Run", "RunError", "Step",
-    "Weighting", "adapt", "but", "compare", "generate", "load_config", "load_run",
-    "make_config", "make_federation", "method", "only", "predict", "run",
+    "Knob", "Objective", "Phase", "Recipe", "ReducesTo", "Report", "Reported", "Run",
+    "RunError", "Step", "Weighting", "adapt", "but", "compare", "generate", "load_config",
+    "load_run", "make_config", "make_federation", "method", "only", "predict", "run",
 }  # fmt: skip
 
 

@@ -14,16 +14,17 @@ from benchmarks.models import BetaVae, Made
 from benchmarks.protocol import Reply, serve
 from benchmarks.workloads import WORKLOADS, Data, Workload, load
 from fedskew.data.federation import Client, Federation
+from fedskew.engine.executor import choose
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.plan import choose
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.metrics import CENTRAL, Row
 from fedskew.federate.plan import Plan, Settings
-from fedskew.federate.recipe import Recipe, find
+from fedskew.federate.recipe import Recipe
 from fedskew.federate.rounds import Rounds
 from fedskew.federate.rows import score_tasks
 from fedskew.federate.server import Progress, RoundRecord, federate
 from fedskew.federate.tasks import Ask, ScoreTask
+from fedskew.methods import find
 from fedskew.models.made import BernoulliMade
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective
 from fedskew.types import Tensors

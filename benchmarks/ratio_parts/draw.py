@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from benchmarks.ratio_parts.measure import (
     true_weights,
 )
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
+from fedskew.canvas import GREY, PALETTE, blank_figure, clean, grid, save_figure
 from fedskew.runs.findings import load_arrays
-from fedskew.store import write_atomically, write_csv
-from fedskew.views.canvas import GREY, PALETTE, blank_figure, clean
+from fedskew.store import write_csv
 
 COLOURS = dict(zip(ESTIMATORS, PALETTE, strict=False))
 MARKS = dict(zip(ESTIMATORS, ("o-", "s--", "^-.", "D:"), strict=True))
@@ -34,10 +33,10 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
     write_csv(folder / "runs.csv", _runs(results))
     drawn = []
     if any(_in_curves(result) for result in results):
-        _save(correlations(results), folder / "correlation.png")
+        save_figure(correlations(results), folder / "correlation.png")
         drawn.append("correlation")
     if clients := one_client_each(results):
-        _save(samples(clients), folder / "samples.png")
+        save_figure(samples(clients), folder / "samples.png")
         write_csv(folder / "samples.csv", _points(clients))
         drawn.append("samples")
     return drawn
@@ -108,8 +107,7 @@ def _curves(axes: Axes, results: Sequence[Result]) -> None:
     axes.set_xscale("log")
     axes.set_xticks(dimensions, [str(d) for d in dimensions])
     axes.minorticks_off()
-    axes.grid(color="#e5e5e5", lw=0.6)
-    clean(axes)
+    grid(axes)
 
 
 @dataclass(frozen=True)
@@ -166,9 +164,3 @@ def _points(clients: Sequence[OneClient]) -> list[tuple[object, ...]]:
             (one.setting.label, one.client, *(f"{value:.4f}" for value in line)) for line in columns
         ]
     return rows
-
-
-def _save(figure: Figure, path: Path) -> None:
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110, metadata={"Software": None})
-    write_atomically(path, picture.getvalue())

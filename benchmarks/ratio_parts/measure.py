@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
-from fedskew.comparisons.runner import Shelf
+from fedskew.comparisons.runner import FederationCache
 from fedskew.papers.machine import UNKNOWN
 from fedskew.papers.measure import MADE_WITH
 from fedskew.runs.experiment import Run
@@ -54,9 +54,9 @@ class Spread:
 def finished(setting: Setting, seed: int, out: Path) -> list[Result]:
     """One result an estimator; none while the run of any is missing, so that means compare."""
     found = []
-    shelf = Shelf(None)
+    data = FederationCache(None)
     for estimator in ESTIMATORS:
-        identity = shelf.identity(setting.config(estimator, seed))
+        identity = data.identity(setting.config(estimator, seed))
         folder = RunFolder.of(identity, out / setting.folder)
         if not folder.is_finished:
             return []

@@ -199,7 +199,7 @@ def made_with(facts: Facts) -> list[str]:
         ("fedskew", made.code),
         *([("runs finished by other code", "; ".join(other))] if other else ()),
         ("machine", f"{made.cores} cores, {made.processor}, {made.memory}"),
-        ("software", f"Python {made.python}, torch {made.torch}"),
+        ("software", f"Python {made.python}, torch {made.arithmetic['torch']}"),
         ("runs", f"{len(facts.results)}, one thread each"),
         ("all runs, one after the other", _minutes(computing)),
     ]

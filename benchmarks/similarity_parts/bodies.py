@@ -26,8 +26,7 @@ from fedskew.parts.similarity import (
     sample_fingerprint,
     similarities,
 )
-from fedskew.views.figures import matrix_series
-from fedskew.views.picture import RoundMatrix
+from fedskew.views.similarity import SimilarityMatrix, similarity_series
 
 SHOWN = 50
 LOOKS = {
@@ -111,13 +110,13 @@ def measure(plan: Plan) -> Numbers:
         train.append(fmean(len(client.train) for client in federation.clients))
         done = run(config, out=plan.runs, federation=federation, draw=False)
         for name in NAMES:
-            matrix = matrix_series(done.path, name)[-1]
+            matrix = similarity_series(done.path, name)[-1]
             for what, value in told_apart(matrix, classes).items():
                 found[name][what].append(value)
     return {"found": found, "train": fmean(train)}
 
 
-def told_apart(matrix: RoundMatrix, classes: dict[str, frozenset[int]]) -> dict[str, float]:
+def told_apart(matrix: SimilarityMatrix, classes: dict[str, frozenset[int]]) -> dict[str, float]:
     """How well similarity says which pairs of clients hold the same classes."""
     rows, columns = np.triu_indices(len(matrix.clients), 1)
     held = [classes[client] for client in matrix.clients]

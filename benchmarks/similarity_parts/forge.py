@@ -14,14 +14,15 @@ from torch import Tensor
 from benchmarks.similarity_parts.plan import Numbers, Plan, listed, plus_minus
 from fedskew import Federation, Run, make_config, make_federation, run
 from fedskew.errors import ConfigError
-from fedskew.federate.recipe import Recipe, find
+from fedskew.federate.recipe import Recipe
+from fedskew.methods import find
 from fedskew.papers.page import table
 from fedskew.parts.aggregate import Aggregator, ServerState, Update
 from fedskew.parts.begin import Opening
 from fedskew.parts.mix import BySimilarity, nobody_at_self, shared_out
 from fedskew.parts.similarity import FINGERPRINT
 from fedskew.types import Groups, Tensors
-from fedskew.views.figures import matrix_series
+from fedskew.views.similarity import similarity_series
 
 Attack = Literal["none", "body", "forged"]
 
@@ -169,7 +170,7 @@ def _scores(
     found = {"mean": fmean(plain), "worst": min(plain)}
     if tuned:
         found["tuned"] = fmean(tuned)
-    series = matrix_series(done.path, "similarity")
+    series = similarity_series(done.path, "similarity")
     if series:
         others = nobody_at_self(
             torch.from_numpy(series[-1].values), slice(0, len(federation.clients))

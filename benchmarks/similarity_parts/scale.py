@@ -18,6 +18,7 @@ from time import perf_counter
 import torch
 
 from benchmarks.similarity_parts.plan import Numbers, Plan
+from fedskew.canvas import GREY, PALETTE, blank_figure, save_figure
 from fedskew.papers.page import table
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.mix import ROWS, BySimilarity
@@ -145,14 +146,10 @@ def _targets(numbers: Numbers) -> str:
 
 def draw(numbers: Numbers, folder: Path) -> None:
     """Both curves on logarithmic axes, and their numbers as CSV beside them."""
-    from matplotlib.figure import Figure
-
-    from fedskew.views.plots import PALETTE
-
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("what", "clients", "median_seconds", "peak_bytes", "input_bytes"))
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = blank_figure(10, 4)
     left, right = figure.subplots(1, 2)
     for (work, label), colour, mark in zip(
         WORK.items(), PALETTE, ("o-", "s-", "^--"), strict=False
@@ -166,12 +163,12 @@ def draw(numbers: Numbers, folder: Path) -> None:
         for row, middle in zip(rows, seconds, strict=True):
             writer.writerow((work, row["clients"], middle, row["peak"], row["inputs"]))
     left.plot(
-        list(TARGETS), list(TARGETS.values()), marker="_", ms=18, mew=2, ls="", color="#666666",
+        list(TARGETS), list(TARGETS.values()), marker="_", ms=18, mew=2, ls="", color=GREY,
         label="target",
     )  # fmt: skip
     least = sorted({row["clients"] for row in numbers["rows"]})
     needed = [(clients * (2 * PARAMETERS + NUMBERS) * 4) / 2**20 for clients in least]
-    right.plot(least, needed, ls=":", color="#666666", label="models in, models out, fingerprints")
+    right.plot(least, needed, ls=":", color=GREY, label="models in, models out, fingerprints")
     for axes, what in ((left, "seconds"), (right, "peak memory, MiB")):
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -182,10 +179,8 @@ def draw(numbers: Numbers, folder: Path) -> None:
     figure.suptitle(
         f"{NUMBERS:,} numbers a fingerprint, {PARAMETERS:,} parameters, {THREADS} threads"
     )
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110, metadata={"Software": None})
     write_atomically(folder / f"{PICTURE}.csv", text.getvalue().encode())
-    write_atomically(folder / f"{PICTURE}.png", picture.getvalue())
+    save_figure(figure, folder / f"{PICTURE}.png")
 
 
 if __name__ == "__main__":

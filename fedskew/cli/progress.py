@@ -1,7 +1,4 @@
-"""How far a run is: a live line in a terminal, a few plain lines anywhere else.
-
-Nothing heavy is imported here, because the command line imports it before it knows what to do.
-"""
+"""The progress of a run: a live line in a terminal, a few plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,31 +20,22 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 from fedskew.errors import debugging
+from fedskew.views.terminal import StagePlan, clock, stage_plans
 
 if TYPE_CHECKING:
     from fedskew.config import Config
     from fedskew.federate.metrics import Row
     from fedskew.federate.server import Progress, RoundRecord
-    from fedskew.papers.suite import Step
     from fedskew.runs.experiment import Run
 
 MOST_LINES = 20
 ROOMY = 100
-"""Columns a terminal needs before the numbers leave room for a bar."""
+"""The least width of a terminal that has room for a bar beside the numbers."""
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """One stage of a run as planned: how many rounds, and by which metric it is judged."""
-
-    rounds: int
-    metric: str
-    higher_is_better: bool
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a round's scores say at a glance."""
+class RoundScores:
+    """A round's scores in short: the mean over seen clients, and the worst of them."""
 
     split: str
     metric: str
@@ -59,44 +46,27 @@ class Look:
         return f"{self.split} {self.metric} {self.mean:.3f}, worst client {self.worst:.3f}"
 
 
-def stretches(config: Config) -> dict[str, Stretch]:
-    """The stages of a config's method, in order, by name."""
-    from fedskew.federate.metrics import MAIN
-    from fedskew.federate.recipe import Stage, find
-
-    recipe = find(config.method.name).recipe(**config.method.knobs)
-    planned = {}
-    for stage in (*recipe.prepares, Stage(MAIN, recipe)):
-        objective = stage.recipe.objective
-        planned[stage.name] = Stretch(
-            stage.lasts(config.train.rounds),
-            objective.primary,
-            objective.higher_is_better,
-        )
-    return planned
-
-
-def look(rows: Sequence[Row], stretch: Stretch) -> Look | None:
-    """Mean and worst seen client on validation data, or on test data where there are none."""
+def round_scores(rows: Sequence[Row], plan: StagePlan) -> RoundScores | None:
+    """Mean and worst seen client on validation data, or on test data if there are none."""
     rows = [
-        r for r in rows if r.on == "seen" and r.metric == stretch.metric and math.isfinite(r.value)
+        r for r in rows if r.on == "seen" and r.metric == plan.metric and math.isfinite(r.value)
     ]
     if not rows:
         return None
     model = "personal" if any(r.model == "personal" for r in rows) else "global"
     split = "validation" if any(r.split == "validation" for r in rows) else "test"
     values = [r.value for r in rows if r.model == model and r.split == split]
-    worst = min(values) if stretch.higher_is_better else max(values)
-    return Look(split, stretch.metric, sum(values) / len(values), worst)
+    worst = min(values) if plan.higher_is_better else max(values)
+    return RoundScores(split, plan.metric, sum(values) / len(values), worst)
 
 
-class Observer:
-    """Follows one run or the runs of a comparison; what it shows is its subclasses' matter."""
+class TerminalObserver:
+    """Follows the runs of ``run``, ``compare`` or ``reproduce``; subclasses decide what to show."""
 
     def __init__(self) -> None:
         self.name, self.position, self.total = "", 1, 1
-        self.planned: Mapping[str, Stretch] = {}
-        self.latest: Look | None = None
+        self.planned: Mapping[str, StagePlan] = {}
+        self.latest: RoundScores | None = None
         self.round: tuple[str, int] | None = None
         self.started = time.monotonic()
 
@@ -106,32 +76,28 @@ class Observer:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def begin(self, config: Config, position: int = 1, total: int = 1, without: str = "") -> None:
-        """A run starts, or is taken up again; ``without`` is the client it leaves out."""
-        from fedskew.comparisons.crossing import label
-
-        left_out = f", without {without}" if without else ""
-        self.name = f"{label(config.method)}, seed {config.seed}{left_out}"
-        self.position, self.total = position, total
-        self.planned = stretches(config)
+    def begin(self, config: Config, position: int, total: int, name: str) -> None:
+        """A run starts, or is resumed."""
+        self.name, self.position, self.total = name, position, total
+        self.planned = stage_plans(config)
         self.latest, self.round = None, None
         self.started = time.monotonic()
 
     def __call__(self, progress: Progress, record: RoundRecord, rows: Sequence[Row]) -> None:
-        """A round is safe on disk."""
-        stretch = self.planned[progress.stage]
-        self.latest = look(rows, stretch) or self.latest
+        """A round is complete and on disk."""
+        plan = self.planned[progress.stage]
+        self.latest = round_scores(rows, plan) or self.latest
         self.round = (progress.stage, progress.round)
-        self.show(progress, record, stretch)
+        self.show(progress, record, plan)
 
-    def show(self, progress: Progress, record: RoundRecord, stretch: Stretch) -> None:
+    def show(self, progress: Progress, record: RoundRecord, plan: StagePlan) -> None:
         raise NotImplementedError
 
-    def end(self, run: Run, repeated: bool = False) -> None:
+    def end(self, run: Run, repeated: bool) -> None:
         """A run is finished, or was already."""
 
     def tell(self, sentence: str) -> None:
-        """Something a user should know, like why a run begins anew."""
+        """Something a user should know, like why a run starts again."""
         raise NotImplementedError
 
     def stopped(self) -> str:
@@ -146,40 +112,40 @@ class Observer:
         return f"stopped after {where} ({self.name}); repeat the command to go on"
 
 
-class Plain(Observer):
-    """At most twenty lines a run; in a comparison one line a run."""
+class Plain(TerminalObserver):
+    """One line for each run, or up to twenty where there is only one run."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
 
-    def begin(self, config: Config, position: int = 1, total: int = 1, without: str = "") -> None:
-        super().begin(config, position, total, without)
+    def begin(self, config: Config, position: int, total: int, name: str) -> None:
+        super().begin(config, position, total, name)
         self.first: tuple[int, float] | None = None
 
-    def show(self, progress: Progress, record: RoundRecord, stretch: Stretch) -> None:
+    def show(self, progress: Progress, record: RoundRecord, plan: StagePlan) -> None:
         number, now = progress.round, time.monotonic()
         if self.first is None or number < self.first[0]:
             self.first = (number, now)
-        step = math.ceil(stretch.rounds * len(self.planned) / MOST_LINES)
+        step = math.ceil(plan.rounds * len(self.planned) / MOST_LINES)
         if self.total > 1 or (number % step and not progress.finished):
             return
         stage = f"{progress.stage}, " if len(self.planned) > 1 else ""
         scores = f", {self.latest}" if self.latest else ""
-        left = self._left(number, now, stretch) if not progress.finished else ""
+        left = self._left(number, now, plan) if not progress.finished else ""
         self._print(
-            f"{stage}round {number}/{stretch.rounds}: loss {record.train_loss:.4f}{scores}, "
+            f"{stage}round {number}/{plan.rounds}: loss {record.train_loss:.4f}{scores}, "
             f"{clock(now - self.started)} elapsed{left}"
         )
 
-    def _left(self, number: int, now: float, stretch: Stretch) -> str:
-        """From the pace since the first round, which alone pays for starting up."""
+    def _left(self, number: int, now: float, plan: StagePlan) -> str:
+        """From the pace since the first round, which includes the time to start up."""
         if self.first is None or number == self.first[0]:
             return ""
         pace = (now - self.first[1]) / (number - self.first[0])
-        return f", {clock(pace * (stretch.rounds - number))} left"
+        return f", {clock(pace * (plan.rounds - number))} left"
 
-    def end(self, run: Run, repeated: bool = False) -> None:
+    def end(self, run: Run, repeated: bool) -> None:
         if self.total > 1:
             self._print(f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated)}")
         elif repeated:
@@ -192,7 +158,7 @@ class Plain(Observer):
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-class Live(Observer):
+class Live(TerminalObserver):
     """A bar that moves, with the latest numbers beside it."""
 
     def __init__(self, console: Console) -> None:
@@ -219,27 +185,27 @@ class Live(Observer):
     def __exit__(self, *error: object) -> None:
         self.bars.stop()
 
-    def begin(self, config: Config, position: int = 1, total: int = 1, without: str = "") -> None:
-        super().begin(config, position, total, without)
+    def begin(self, config: Config, position: int, total: int, name: str) -> None:
+        super().begin(config, position, total, name)
         if total > 1 and self.overall is None:
             self.overall = self.bars.add_task("all runs", total=total, note="")
         if self.overall is not None:
             self.bars.update(self.overall, total=total)
-        self.stage, stretch = next(iter(self.planned.items()))
-        self._next_bar(stretch, done=0)
+        self.stage, plan = next(iter(self.planned.items()))
+        self._next_bar(plan, done=0)
 
-    def show(self, progress: Progress, record: RoundRecord, stretch: Stretch) -> None:
+    def show(self, progress: Progress, record: RoundRecord, plan: StagePlan) -> None:
         number = progress.round
-        if self.current is None or progress.stage != self.stage or self._is_taken_up(number):
+        if self.current is None or progress.stage != self.stage or self._is_resumed(number):
             self.stage = progress.stage
-            self._next_bar(stretch, done=number - 1)
+            self._next_bar(plan, done=number - 1)
         assert self.current is not None
         note = f"loss {record.train_loss:.3f}"
         if self.latest:
             note += f", mean {self.latest.mean:.3f}, worst {self.latest.worst:.3f}"
         self.bars.update(self.current, completed=number, note=note)
 
-    def end(self, run: Run, repeated: bool = False) -> None:
+    def end(self, run: Run, repeated: bool) -> None:
         if self.total > 1:
             mark = f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated)}"
             self.bars.console.print(mark, markup=False, highlight=False)
@@ -249,67 +215,28 @@ class Live(Observer):
     def tell(self, sentence: str) -> None:
         self.bars.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
-    def _is_taken_up(self, number: int) -> bool:
-        """The first round of a resumed run: earlier ones must not count as done in no time."""
+    def _is_resumed(self, number: int) -> bool:
+        """Whether it is the first round after a resume: earlier rounds must not count as fast."""
         assert self.current is not None
         return number > 1 and self.bars.tasks[-1].completed == 0
 
-    def _next_bar(self, stretch: Stretch, done: int) -> None:
+    def _next_bar(self, plan: StagePlan, done: int) -> None:
         if self.current is not None:
             self.bars.remove_task(self.current)
         stage = f", {self.stage}" if len(self.planned) > 1 else ""
         self.current = self.bars.add_task(
-            f"{self.name}{stage}", total=stretch.rounds, completed=done, note=""
+            f"{self.name}{stage}", total=plan.rounds, completed=done, note=""
         )
 
 
-class SuiteObserver:
-    """Follows the runs of a suite: a line a run, and in a terminal the round it is in."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.status = console.status("reading the suite")
-        self.latest: Step | None = None
-
-    def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self.status.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.status.stop()
-
-    def __call__(self, step: Step) -> None:
-        self.latest = step
-        if step.state in ("started", "round"):
-            self.status.update(escape(step.text))
-        else:
-            self.console.print(step.text, markup=False, highlight=False, soft_wrap=True)
-
-    def stopped(self) -> str:
-        """What to tell a user who pressed Ctrl-C."""
-        where = f"at {self.latest.text}" if self.latest else "before the first run"
-        return f"stopped {where}; repeat the command to go on"
-
-
-def observer(console: Console, config: Config) -> Observer:
-    """The observer that suits where the output goes; a debugger needs the terminal for itself."""
-    stops = debugging() or config.executor == "one-by-one"
+def observer(console: Console, config: Config | None = None) -> TerminalObserver:
+    """The observer that suits the output; a debugger needs the terminal for itself."""
+    stops = debugging() or (config is not None and config.executor == "one-by-one")
     return Live(console) if console.is_terminal and not stops else Plain(console)
 
 
-def clock(seconds: float) -> str:
-    """
-    >>> clock(75), clock(3725)
-    ('1:15', '1:02:05')
-    """
-    whole = round(seconds)
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def _outcome(run: Run, repeated: bool) -> str:
-    """One finished run in a line: its test score at the selected round."""
+    """One finished run in one line: its test score at the selected round."""
     result = run.result
     wanted = {
         "at": "selected", "model": result["primary_model"], "on": "seen", "adapted": "none",
@@ -318,5 +245,5 @@ def _outcome(run: Run, repeated: bool) -> str:
     found = [s for s in result["scores"] if all(s[key] == value for key, value in wanted.items())]
     scores = "no test data"
     if found:
-        scores = str(Look("test", wanted["metric"], found[0]["mean"], found[0]["worst"]))
+        scores = str(RoundScores("test", wanted["metric"], found[0]["mean"], found[0]["worst"]))
     return f"{scores}, " + ("finished before" if repeated else f"{result['seconds']:.1f} s")

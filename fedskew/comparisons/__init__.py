@@ -1,1 +1,1 @@
-"""Many runs: run side by side, crossed, selected from, and what they cost."""
+"""Many runs: run them, cross objectives with aggregators, select rounds, count costs."""

@@ -1,4 +1,4 @@
-"""What it takes a client to get somewhere: effective communication rounds, numbers and bytes.
+"""What a client must send and receive to reach a score: effective rounds, numbers and bytes.
 
 The rule is that of the FedDisk paper (its section VI.C and equations 18 and 19). A method's
 effective rounds are those of earlier stages that share something, and those of the main stage
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from fedskew.federate.server import RoundRecord
 
 Curve = Mapping[int, float]
-"""A score by round, of the rounds that were scored."""
+"""Score by round, for the rounds that were scored."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A number of rounds, in each of which a client sends and receives so many parameters."""
+    """A number of rounds, and how many parameters a client sends and receives in each."""
 
     rounds: int
     parameters: float
-    """One way; NaN where an older run does not tell."""
+    """One way; NaN if an older run does not record it."""
 
 
 def cost(exchanges: Iterable[Exchange]) -> float:
@@ -49,15 +49,15 @@ class Spending:
     prepared: tuple[Exchange, ...]
     """The stages before the main one that share something."""
     parameters: float
-    """Of the main stage, each round and one way; NaN where an older run does not tell."""
+    """In the main stage, per round and one way; NaN if an older run does not record it."""
     bytes_until: Mapping[int, float]
-    """By round of the main stage: bytes a client has sent and received, all stages included."""
+    """By round of the main stage: bytes a client has sent and received so far, in all stages."""
     exchanging: frozenset[int]
-    """The rounds of the main stage in which anything travelled."""
+    """The rounds of the main stage in which anything was sent."""
 
     @property
     def best(self) -> float:
-        """The best score of any round; NaN where there is none."""
+        """The best score of any round; NaN if there is none."""
         return best_of(self.curve.values(), self.higher_is_better)
 
     @property
@@ -66,7 +66,7 @@ class Spending:
 
 
 def best_of(values: Iterable[float], higher_is_better: bool) -> float:
-    """The best of some scores; NaN of none.
+    """The best of some scores; NaN if there are none.
 
     >>> best_of([0.2, math.nan, 0.5], higher_is_better=False)
     0.2
@@ -91,14 +91,14 @@ def round_reaching(curve: Curve, target: float, higher_is_better: bool) -> int |
 
 @dataclass(frozen=True)
 class Effort:
-    """What it took a run to get where it had to."""
+    """What a run spent until it reached its target."""
 
     prepared: tuple[Exchange, ...]
     main: Exchange
     reached: bool
-    """Whether it got to its target; if not, this is what it took to its own best."""
+    """Whether it reached its target; if not, the effort is that until its own best."""
     bytes: float
-    """What a client sent and received by then: mean over all clients, asked or not."""
+    """What a client sent and received by then: the mean over all clients, sampled or not."""
 
     @property
     def prepared_rounds(self) -> int:
@@ -115,7 +115,7 @@ class Effort:
 
 
 def effort(spent: Spending, target: float | None = None) -> Effort | None:
-    """The effort until the target, or to the own best; None of a run that sends or scores nothing.
+    """The effort until the target, or until the own best; None if nothing is sent or scored.
 
     >>> spent = Spending({1: 0.5, 2: 0.8}, True, (), 10, {1: 80, 2: 160}, frozenset({1, 2}))
     >>> effort(spent, 0.4).rounds, effort(spent, 0.9).rounds, effort(spent, 0.9).reached
@@ -134,7 +134,7 @@ def effort(spent: Spending, target: float | None = None) -> Effort | None:
 
 
 def efforts_of_all(runs: Mapping[str, Spending]) -> dict[str, Effort | None]:
-    """Every method of one seed against the best of all others that send anything."""
+    """Every method of one seed, with the best score of all others that send anything as target."""
     found: dict[str, Effort | None] = {}
     for name, spent in runs.items():
         others = [other for n, other in runs.items() if n != name and other.sends]
@@ -144,10 +144,11 @@ def efforts_of_all(runs: Mapping[str, Spending]) -> dict[str, Effort | None]:
 
 
 def times_cheaper(mine: Spending, baselines: Sequence[Spending]) -> float:
-    """What the cheapest baseline needs to its own best, over what this run needs to the best one's.
+    """How many times fewer numbers this run sends than the cheapest baseline.
 
-    In numbers. A run that never gets there counts all its rounds and one more: its own best may
-    be early and poor, which would be no saving.
+    The baseline counts until its own best, this run until it reaches the best baseline's best
+    score. A run that never does counts all its rounds and one more: its own best may be early and
+    poor, which would be no saving.
     """
     efforts = [found for b in baselines if (found := effort(b)) is not None]
     target = best_of((b.best for b in baselines if b.sends), mine.higher_is_better)
@@ -176,7 +177,7 @@ def spending(
     prepared = []
     for name in dict.fromkeys(record.stage for record in records if record.stage != MAIN):
         parameters = known.get(name, math.nan)
-        # What one stage hands over is booked to the next, which may share nothing of its own.
+        # What one stage hands over counts for the next stage, which may share nothing itself.
         shares = parameters > 0 or math.isnan(parameters)
         mine = [r for r in records if r.stage == name and shares and r.bytes_up + r.bytes_down]
         if mine:

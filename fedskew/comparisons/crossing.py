@@ -9,7 +9,7 @@ from typing import Any
 
 from fedskew.config import Named, apply_overrides
 from fedskew.errors import ConfigError, unknown
-from fedskew.federate.recipe import find, methods
+from fedskew.methods import METHODS, find
 
 ALL = "all"
 TIMES = "×"
@@ -18,7 +18,7 @@ Given = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Pair:
-    """What clients minimise, and the method that does all the rest."""
+    """What clients minimise, and the method that does everything else."""
 
     objective: Named
     aggregator: Named
@@ -37,8 +37,8 @@ class Pair:
 def pairs(objectives: Iterable[Given] | str, aggregators: Iterable[Given] | str) -> list[Pair]:
     """Every objective with every aggregator, each pair once and checked.
 
-    Names may carry settings, stand together in one text, or be ``all``. Without aggregators it is
-    the objectives' own default.
+    Names may have knobs, may be listed in one text, or be ``all``. Without aggregators, each
+    objective has its own default.
 
     >>> [label(pair.method) for pair in pairs("erm, irm:lam=10", ["scaffold"])]
     ['erm × scaffold', 'irm (lam=10) × scaffold']
@@ -63,13 +63,13 @@ def pairs(objectives: Iterable[Given] | str, aggregators: Iterable[Given] | str)
 
 
 def known_objectives() -> tuple[str, ...]:
-    """The methods that only say what clients minimise, and leave all else to a base."""
-    return tuple(name for name, known in methods().items() if known.card.side == "objective")
+    """The methods that only say what clients minimise, and leave everything else to a base."""
+    return tuple(name for name, known in METHODS.items() if known.card.side == "objective")
 
 
 def known_aggregators() -> tuple[str, ...]:
-    """What ``all`` aggregators are; other methods that share a model may be named as well."""
-    return tuple(name for name, known in methods().items() if known.card.side == "aggregator")
+    """The aggregators that ``all`` stands for; other methods with a shared model may be named."""
+    return tuple(name for name, known in METHODS.items() if known.card.side == "aggregator")
 
 
 def is_objective(name: str) -> bool:
@@ -85,21 +85,21 @@ def parse_method(text: str) -> Named:
     'my_rules:median'
     """
     name, colon, knobs = text.partition(":")
-    if colon and name not in methods() and "=" not in knobs.partition(":")[0]:
+    if colon and name not in METHODS and "=" not in knobs.partition(":")[0]:
         function, colon, knobs = knobs.partition(":")
         name = f"{name}:{function}"
-    # A comma inside a list is not followed by another setting's name and equals sign.
-    settings = re.split(r",(?=\s*\w+\s*=)", knobs) if knobs else []
-    if colon and not settings:
-        raise ConfigError(f"method {text!r} wants settings after the colon, like 'fedprox:mu=0.1'.")
-    for setting in settings:
-        if "=" not in setting:
-            raise ConfigError(f"method {text!r} wants name=value, not {setting!r}.")
-    return Named(**{**apply_overrides({}, settings), "name": name.strip()})
+    # A comma inside a list is not followed by another knob's name and an equals sign.
+    assignments = re.split(r",(?=\s*\w+\s*=)", knobs) if knobs else []
+    if colon and not assignments:
+        raise ConfigError(f"method {text!r} needs knobs after the colon, like 'fedprox:mu=0.1'.")
+    for assignment in assignments:
+        if "=" not in assignment:
+            raise ConfigError(f"method {text!r} needs name=value, not {assignment!r}.")
+    return Named(**{**apply_overrides({}, assignments), "name": name.strip()})
 
 
 def label(method: Named) -> str:
-    """A method with those of its settings that are not the default; an objective with its base.
+    """A method with those of its knobs that are not the default; an objective with its base.
 
     >>> label(Named(name="fedprox", mu=0.1, weights="size"))
     'fedprox (mu=0.1)'
@@ -112,19 +112,19 @@ def label(method: Named) -> str:
 
 
 def base_of(objective: Named) -> Named:
-    """The method that does all the rest for an objective."""
+    """The method that does everything else for an objective."""
     base = objective.knobs.get("base", find(objective.name).defaults["base"])
     return Named(**base) if isinstance(base, Mapping) else Named(name=str(base))
 
 
 def own_label(method: Named, but: str = "") -> str:
-    """A method with those of its own settings that are not the default, but for one."""
+    """A method with those of its own knobs that are not the default, except ``but``."""
     changed = [f"{k}={v}" for k, v in sorted(_changed(method).items()) if k != but]
     return f"{method.name} ({', '.join(changed)})" if changed else method.name
 
 
 def _changed(method: Named) -> dict[str, Any]:
-    """Those settings that are not the default; a base as short as a user would write it."""
+    """The knobs that are not the default; a base is written as briefly as a user would."""
     defaults, knobs = find(method.name).defaults, method.knobs
     if isinstance(base := knobs.get("base"), Mapping) and "name" in base:
         changed = _changed(Named(**base))
@@ -133,12 +133,12 @@ def _changed(method: Named) -> dict[str, Any]:
 
 
 def split_names(text: str) -> list[str]:
-    """Names that commas or spaces part; a comma before another setting of a name parts nothing.
+    """Names separated by commas or spaces; a comma before another knob of a name separates nothing.
 
     >>> split_names("erm, irm:lam=10,anneal=5 vrex")
     ['erm', 'irm:lam=10,anneal=5', 'vrex']
     """
-    # Inside brackets a list or table goes on; a word and an equals sign go on with the settings.
+    # Inside brackets a list or table continues; a word and an equals sign are a further knob.
     found = re.split(r"(?:\s*,\s*|\s+)(?![^\[{]*[\]}])(?!\w+\s*=)", text.strip(" \t,"))
     return [name for name in found if name]
 
@@ -162,17 +162,17 @@ def _check_objective(objective: Named) -> None:
         raise unknown("objective", objective.name, known_objectives())
     if not is_objective(objective.name):
         raise ConfigError(
-            f"{objective.name!r} is no objective: its function must take base and environments."
+            f"{objective.name!r} is not an objective: its function must take base and environments."
         )
     if "base" in objective.knobs:
         raise ConfigError(
-            f"objective {objective.name!r} must not say base: the aggregators are its bases."
+            f"objective {objective.name!r} must not have base: the aggregators are its bases."
         )
     find(objective.name).recipe(**objective.knobs)
 
 
 def _check_aggregator(aggregator: Named) -> None:
-    if ":" not in aggregator.name and aggregator.name not in methods():
+    if ":" not in aggregator.name and aggregator.name not in METHODS:
         raise unknown("aggregator", aggregator.name, known_aggregators())
     find(aggregator.name).recipe(**aggregator.knobs)
 

@@ -1,8 +1,8 @@
-"""Many runs, one after the other: counted, told to whoever watches, their data loaded once."""
+"""Many runs, one after the other: counted and reported to an observer; data are loaded once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,30 +11,38 @@ from fedskew.comparisons.selection import Members
 from fedskew.config import Config, FederationSection
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
-from fedskew.errors import ConfigError
+from fedskew.errors import ConfigError, RunStopped
 from fedskew.federate.holdings import roster_of
 from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.planning import checked_model
-from fedskew.federate.recipe import Stage, find
+from fedskew.federate.recipe import Stage
 from fedskew.federate.roster import Roster
 from fedskew.federate.server import Progress, RoundRecord
+from fedskew.methods import find
 from fedskew.runs.experiment import Run, Tell, carry_out, make_federation
 from fedskew.runs.folder import RunFolder
 from fedskew.runs.identity import Identity, identify
 
 
 class Observer(Protocol):
-    """Somebody who wants to know how far a comparison is."""
+    """Follows the runs of a command: each begins, finishes rounds, and ends.
 
-    def begin(self, config: Config, position: int, total: int, without: str) -> None: ...
+    ``name`` says which run it is; ``repeated`` says that it was finished before.
+    """
+
+    def begin(self, config: Config, position: int, total: int, name: str) -> None: ...
 
     def __call__(self, progress: Progress, record: RoundRecord, rows: Sequence[Row]) -> None: ...
 
     def end(self, run: Run, repeated: bool) -> None: ...
 
 
-class Shelf:
-    """The federation in use: runs follow each other on the same data, which are read once."""
+Draw = Callable[[Run, Callable[[], Federation]], object]
+"""A function that draws a finished run, given the run and a function that loads its data."""
+
+
+class FederationCache:
+    """The latest federation, its roster, and identities of runs, so that data are read once."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
@@ -47,7 +55,7 @@ class Shelf:
     def federation(self, config: Config) -> Federation:
         key = (config.federation, config.split_seed)
         if self._held is None or key != self._key:
-            # Lets go of the old images before the next are read.
+            # Free the old images before the next are read.
             self._held = self._roster = None
             self._held = make_federation(config, self._data_dir)
             self._fingerprint = fingerprint(self._held)
@@ -55,14 +63,14 @@ class Shelf:
         return self._held
 
     def roster(self, config: Config) -> Roster:
-        """What a server may know of its clients, counted once for all that use them."""
+        """What a server may know of its clients, counted once for all configs that use them."""
         federation = self.federation(config)
         if self._roster is None:
             self._roster = roster_of(federation)
         return self._roster
 
     def identity(self, config: Config) -> Identity:
-        """What decides a run's numbers; asked twice, the data are not read again for it."""
+        """What decides a run's numbers; a second call does not read the data again."""
         key = config.model_dump_json()
         if key not in self._known:
             federation = self.federation(config)
@@ -79,33 +87,59 @@ class Runner:
         data_dir: Path | None,
         watch: Observer | None = None,
         tell: Tell | None = None,
+        draw: Draw | None = None,
     ) -> None:
-        self.out, self.watch, self.tell = out, watch, tell
+        self.out, self.watch, self.tell, self.draw = out, watch, tell, draw
         self.position = self.total = 0
-        self._shelf = Shelf(data_dir)
+        self.stopped: dict[str, str] = {}
+        """By name, why runs stopped that were attempted."""
+        self._data = FederationCache(data_dir)
         self._runs: dict[Path, Run] = {}
 
-    def run(self, config: Config, *, draw: bool = True, without: str = "") -> Run:
-        """Run a config, or finish it; ``without`` is the client it leaves out, if it does."""
+    def run(self, config: Config, *, name: str = "", draw: bool = True) -> Run:
+        """Run a config, or finish it, and draw it if this runner draws.
+
+        Observers know it by its name, or else by method and seed.
+        """
         self.position += 1
-        finished = self._folder(config).has_finished(self._shelf.identity(config))
+        finished = self.has_finished(config)
         if self.watch:
-            self.watch.begin(config, self.position, self.total, without)
+            self.watch.begin(config, self.position, self.total, name or run_name(config))
         done = carry_out(
-            self._shelf.identity(config), lambda: self._shelf.federation(config), self.out,
-            self.watch, draw=draw, tell=self.tell,
-        )  # fmt: skip
+            self._data.identity(config),
+            lambda: self._data.federation(config),
+            self.out,
+            self.watch,
+            tell=self.tell,
+        )
+        if draw and self.draw:
+            self.draw(done, lambda: self._data.federation(config))
         done = self._known(done)
         if self.watch:
             self.watch.end(done, finished)
         return done
 
+    def attempt(self, config: Config, *, name: str = "", draw: bool = True) -> Run | None:
+        """The same, but a run that stops because all clients failed does not stop the others."""
+        try:
+            return self.run(config, name=name, draw=draw)
+        except RunStopped as error:
+            name = name or run_name(config)
+            self.stopped[name] = str(error)
+            if self.tell:
+                self.tell(f"{name}: {error}")
+            return None
+
+    def has_finished(self, config: Config) -> bool:
+        """Whether there is nothing left to run."""
+        return self._folder(config).has_finished(self._data.identity(config))
+
     def check(self, configs: Iterable[Config]) -> None:
-        """Refuse what cannot work before anything runs."""
+        """Refuse configs that cannot work, before anything runs."""
         for config in configs:
-            if self._folder(config).has_finished(self._shelf.identity(config)):
+            if self.has_finished(config):
                 continue
-            roster = self._shelf.roster(config)
+            roster = self._data.roster(config)
             recipe = find(config.method.name).recipe(**config.method.knobs)
             for stage in (*recipe.prepares, Stage(MAIN, recipe)):
                 try:
@@ -114,15 +148,20 @@ class Runner:
                     raise ConfigError(f"{label(config.method)} cannot run: {error}") from None
 
     def members(self, config: Config) -> Members:
-        """Who takes part: those a finished run scored, else those its data give."""
+        """Who takes part: the clients a finished run scored, else those in its data."""
         folder = self._folder(config)
         if folder.is_finished:
             return Members.found_in(self._known(Run(folder.path)).results.rows)
-        return Members.of(self._shelf.federation(config))
+        return Members.of(self._data.federation(config))
 
     def _known(self, run: Run) -> Run:
-        """The same run as it was first met: what was read of it need not be read again."""
+        """The first object for the same run: what it has read need not be read again."""
         return self._runs.setdefault(run.path, run)
 
     def _folder(self, config: Config) -> RunFolder:
-        return RunFolder.of(self._shelf.identity(config), self.out)
+        return RunFolder.of(self._data.identity(config), self.out)
+
+
+def run_name(config: Config) -> str:
+    """What observers call a run."""
+    return f"{label(config.method)}, seed {config.seed}"

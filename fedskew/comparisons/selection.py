@@ -2,34 +2,37 @@
 
 What is wanted of a model is its score out of domain: on clients nobody trained with or, where
 there are none, on the central test set. Only ``oracle`` looks at that score to choose a round.
+Which of two rounds is better is what :class:`Choice` says, for every rule as for the run itself.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from fedskew.config import Config
 from fedskew.data.federation import Federation
-from fedskew.data.keyed import keyed_rng
 from fedskew.errors import ConfigError
 from fedskew.federate.metrics import CENTRAL, MAIN
+from fedskew.federate.rounds import LOSS, Choice, Score
+from fedskew.rng import keyed_rng
 from fedskew.runs.experiment import Run
 from fedskew.runs.rows import Rows
 
-RULES = ("last", "validation", "left-out", "oracle")
+RULES = ("last", "validation", "environment", "left-out", "oracle")
 MEANING = {
     "last": "the last round",
     "validation": "the round with the best mean score on the training clients' validation data",
+    "environment": "the round with the best mean score on an environment held out of training at "
+    "every client",
     "left-out": "the round with the best mean score on the validation data of a client left out "
     "of training, over runs that leave one out each",
     "oracle": "the round with the best score out of domain itself: it peeks at the test data, so "
     "it is no way to choose a model, only a bound on what choosing could gain",
 }
-Curve = Mapping[int, float]
-"""A score by round, of the rounds that were scored."""
+Curve = Mapping[int, Score]
+"""What was scored by round, of the rounds that were."""
 Count = int | Literal["all"]
 
 
@@ -41,7 +44,8 @@ class Curves:
     ood: Curve
     left_out: Curve = field(default_factory=dict)
     higher_is_better: bool = True
-    in_domain: Curve = field(default_factory=dict)
+    in_domain: Mapping[int, float] = field(default_factory=dict)
+    environment: Curve = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,48 +77,53 @@ class Members:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Who has no validation data, so that nothing is learnt by leaving it out."""
+        """Clients without validation data, which cannot be scored when they are left out."""
         return tuple(name for name in self.seen if name not in self.validated)
 
 
 def chosen(rule: str, curves: Curves) -> int | None:
-    """The round a rule picks, the earliest of equals; None where it has nothing to go by.
+    """The round a rule picks; None where it has nothing to go by.
 
-    >>> chosen("validation", Curves(validation={1: 0.4, 2: 0.6, 3: 0.6}, ood={1: 0.5, 2: 0.3}))
+    >>> scores = {1: Score(0.4), 2: Score(0.6, loss=0.8), 3: Score(0.6, loss=0.9)}
+    >>> chosen("validation", Curves(scores, ood={}))
     2
     """
     if rule == "last":
         return max(curves.ood, default=None)
     looked_at = {
-        "validation": curves.validation, "left-out": curves.left_out, "oracle": curves.ood,
+        "validation": curves.validation, "environment": curves.environment,
+        "left-out": curves.left_out, "oracle": curves.ood,
     }[rule]  # fmt: skip
-    known = {number: value for number, value in looked_at.items() if not math.isnan(value)}
-    sign = -1 if curves.higher_is_better else 1
-    return min(known, key=lambda number: (sign * known[number], number), default=None)
+    choice = Choice()
+    for number in sorted(looked_at):
+        choice = choice.see(number, looked_at[number], curves.higher_is_better)
+    return choice.round or None
 
 
 def curves_of(run: Run, folds: Sequence[Run] = ()) -> Curves:
     """What a finished run scored round by round; ``folds`` are its runs without one client each."""
     result = run.result
     model, metric = str(result["primary_model"]), str(result["primary_metric"])
-    trained = run.results.as_trained.where(metric=metric)
+    trained = run.results.as_trained
     mine = trained.where(model=model)
-    unseen = mine.where(on="unseen", split="test").curve()
     central = trained.where(model="global", on="central", split="test", client=CENTRAL)
-    ood = unseen or central.curve()
+    ood = _curve(mine.where(on="unseen", split="test"), metric) or _curve(central, metric)
     found = [
-        fold.results.as_trained.where(
-            model=model, metric=metric, on="unseen", split="validation",
-            client=left_out_of(fold.config),
-        ).curve()
+        _curve(
+            fold.results.as_trained.where(
+                model=model, on="unseen", split="validation", client=left_out_of(fold.config)
+            ),
+            metric,
+        )
         for fold in folds
-    ]  # fmt: skip
+    ]
     return Curves(
-        validation=mine.where(on="seen", split="validation").curve(),
+        validation=_curve(mine.where(on="seen", split="validation"), metric),
         ood=ood,
         left_out=_mean_curve([curve for curve in found if curve], ood),
         higher_is_better=bool(result["higher_is_better"]),
-        in_domain=mine.where(on="seen", split="test").curve(),
+        in_domain=mine.where(on="seen", split="test", metric=metric).curve(),
+        environment=_curve(mine.where(on="seen", split="environment"), metric),
     )
 
 
@@ -171,9 +180,16 @@ def _without(config: Config, members: Members, name: str) -> Config:
     )
 
 
-def _mean_curve(curves: Sequence[Curve], among: Curve) -> dict[int, float]:
+def _curve(rows: Rows, metric: str) -> dict[int, Score]:
+    """What these rows say of each round, as the run itself made it of them."""
+    losses = rows.where(metric=LOSS).by_round()
+    values = rows.where(metric=metric).by_round()
+    return {number: Score.of(found, losses.get(number, ())) for number, found in values.items()}
+
+
+def _mean_curve(curves: Sequence[Curve], among: Curve) -> dict[int, Score]:
     """The mean over runs, in those rounds that all of them scored."""
     if not curves:
         return {}
     shared = [number for number in among if all(number in curve for curve in curves)]
-    return {n: sum(curve[n] for curve in curves) / len(curves) for n in shared}
+    return {n: Score.of([c[n].value for c in curves], [c[n].loss for c in curves]) for n in shared}

@@ -1,28 +1,58 @@
-"""From a dataset to a federation: partition, splits, unseen clients, skews, environments."""
+"""From a dataset to a federation: partition, splits, unseen clients, skews, environments.
+
+What the settings of :func:`build` do, in the order in which they act:
+
+- ``by_segment=False`` lets rows of one segment (windows that overlap) lie on both sides of a
+  split. That flatters every score; it is for comparison with work that did so.
+- ``public`` rows leave the training pool first, classes as equal as they can be: a class with too
+  few rows for an equal share leaves whole. Nobody trains or is tested on them and no skew changes
+  them, except that ``colour`` makes them grey in three channels. A public row may share its
+  segment with rows of a client.
+- ``samples`` thins the training pool to this number of rows, classes as equal as they can be;
+  ``test_samples`` does the same to the published test split.
+- ``partition`` and its ``knobs`` divide the pool over clients: see :mod:`fedskew.data.partition`.
+- ``test_from="matched"`` deals the published test split by each client's training labels (by owner
+  under partitions ``owner`` and ``owner-groups``); ``"holdout"`` sets the share ``test`` of each
+  client's own rows aside; ``"auto"`` is matched where the dataset has a split that fits, else
+  holdout. ``validation`` is a share of what is left for training.
+- ``unseen`` clients take no part in training: a number of them, a share, or their names. What is
+  standardised by its own figures is so by those of the other clients' training rows.
+- ``skew`` lists the skews to apply in turn: see :mod:`fedskew.data.skew`.
+- ``features`` are settings of :class:`~fedskew.data.features.Features`: what clients do with their
+  samples after all skews.
+- ``environments`` is a kind and its knobs: see :mod:`fedskew.data.environments`. By default the
+  environments are those of the data or of a skew, else random.
+
+The central test set is the published one. Where its rows went to clients (owners that appear in
+one half of the published split only), it is the union of the clients' test rows instead.
+
+Where the dataset knows the laws of its owners, partition ``owner`` gives the federation the true
+density ratio of every row (``log_ratio``), which is forgotten when samples change. ``samples`` and
+``public`` leave it as it is, which is exact where classes are equally large in the pool.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.data.choice import at_least
 from fedskew.data.dataset import Dataset
-from fedskew.data.deal import occurrence
 from fedskew.data.environments import with_environments
 from fedskew.data.features import Features, with_features
-from fedskew.data.federation import Client, Federation
-from fedskew.data.keyed import keyed_rng
-from fedskew.data.owners import group_rows, own_rows, owner_names
-from fedskew.data.partition import matched_test, partition
+from fedskew.data.federation import Client, Federation, training_rows, true_log_ratio
+from fedskew.data.moments import standardised
+from fedskew.data.owners import client_names, group_rows, own_rows, owners_of
+from fedskew.data.partition import partition
+from fedskew.data.shares import balanced, hold_out, matched_test
 from fedskew.data.skew import apply_skew
-from fedskew.data.truth import true_log_ratio
-from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.errors import ConfigError, DataError, at_least, unknown
+from fedskew.rng import keyed_rng
 from fedskew.types import Indices
 
 TEST_FROM = ("auto", "matched", "holdout")
@@ -30,6 +60,15 @@ SAME_LAW = ("iid", "quantity")
 """Partitions that deal random shares of the pool, whatever is in it."""
 BY_OWNER = ("owner", "owner-groups")
 """Partitions that keep what an owner has together."""
+
+
+@dataclass(frozen=True)
+class _Pools:
+    """Rows that no client holds yet: to train on, of the published test split, and public."""
+
+    train: Indices
+    test: Indices
+    public: Indices
 
 
 def build(
@@ -51,70 +90,25 @@ def build(
     features: Mapping[str, Any] | None = None,
     environments: Mapping[str, Any] | None = None,
 ) -> Federation:
-    """Divide a dataset over clients; the same arguments give the same federation.
-
-    ``unseen`` clients take no part in training: a number of them, a share, or their names.
-    ``test_from="matched"`` deals the published test split by each client's training labels (by
-    owner under partitions ``owner`` and ``owner-groups``); ``"holdout"`` sets the share ``test``
-    of each client's own rows aside; ``"auto"`` is matched where the dataset has a split that fits,
-    else holdout. ``validation`` is a share of what is left for training. ``samples`` first thins
-    the training pool to so many rows, classes as equal as they can be; ``test_samples`` does the
-    same to the published test split. ``by_segment=False`` lets rows of one segment (windows that
-    overlap) lie on both sides of a split, which flatters every score: for comparison with work
-    that did so.
-
-    ``features`` are settings of :class:`~fedskew.data.features.Features`: what clients do with
-    their samples once skews have made them what they are. ``environments`` says what tells the
-    environments inside a client apart, as a kind and its knobs: see
-    :mod:`fedskew.data.environments`. Unless it is given, that is what the data or a skew made, or
-    else chance.
-
-    ``public`` rows leave the training pool before anything else, chosen as ``samples`` chooses:
-    a class with too few rows for an equal share leaves whole. Nobody trains or is tested on them
-    and no skew is drawn for them: they stay clean, and grey in three channels under ``colour``.
-    They may be of a segment whose other rows a client holds.
-
-    The central test set is the published one; where its rows went to clients (owners that appear
-    in one half of the published split only), it is the union of the clients' test rows instead.
-
-    Where the dataset knows the laws of its owners, partition ``owner`` gives the federation the
-    true density ratio of every row (``log_ratio``); whatever changes samples takes it away. Fewer
-    rows (``samples``, ``public``) leave it as it is, which is exact where classes are equally large
-    in the pool.
-    """
-    for name, share in (("validation", validation), ("test", test)):
-        if not 0 <= share < 1:
-            raise ConfigError(
-                f"{name} must be a share from 0 up to, not including, 1: not {share}."
-            )
+    """Divide a dataset over clients, as the module says; equal arguments give equal federations."""
+    _check_shares(validation=validation, test=test)
     wanted = Features.of(features)
     dataset = dataset if by_segment else replace(dataset, segment=None)
     by_owner = partition in BY_OWNER
     matched = _is_matched(dataset, by_owner, test_from)
-    pool = dataset.train_rows if matched or not by_owner else np.arange(len(dataset.y))
-    published_test = dataset.official_test
-    if test_samples is not None:
-        rng = keyed_rng(seed, "test-samples")
-        published_test = _thin(published_test, dataset, "test_samples", test_samples, 0, rng)
-    shared = _public(pool, dataset, public, keyed_rng(seed, "public"))
-    pool = pool[~np.isin(pool, shared)]
-    if samples is not None:
-        pool = _thin(pool, dataset, "samples", samples, public, keyed_rng(seed, "samples"))
-    parts = _partition(dataset, pool, partition, clients, seed, knobs)
-    owners = _owners(dataset, parts) if partition == "owner" else None
-    names = _names(dataset, parts, owners, partition, in_pieces=bool((knobs or {}).get("size")))
+    pools = _pools(dataset, by_owner and not matched, public, samples, test_samples, seed)
+    parts = _partition(dataset, pools.train, partition, clients, seed, knobs)
+    owners = owners_of(dataset, parts) if partition == "owner" else None
+    names = client_names(dataset, parts, owners, partition, bool((knobs or {}).get("size")))
     _refuse_empty(partition, names, parts)
-    tests = _matched(dataset, published_test, parts, owners, by_owner, seed) if matched else None
-    if tests is None:
-        rngs = [keyed_rng(seed, "test", name) for name in names]
-        held = [_hold_out(dataset, p, test, rng) for p, rng in zip(parts, rngs, strict=True)]
-        parts, tests = [kept for kept, _ in held], [away for _, away in held]
-    made = [
-        Client(name, *_hold_out(dataset, part, validation, keyed_rng(seed, "validation", name)), t)
-        for name, part, t in zip(names, parts, tests, strict=True)
-    ]
-    apart = _unseen(names, unseen, keyed_rng(seed, "unseen"))
-    seen = tuple(client for client in made if client.name not in apart)
+    if matched:
+        tests = _matched(dataset, pools.test, parts, owners, by_owner, seed)
+    else:
+        parts, tests = _split_off("test", test, dataset, names, parts, seed)
+    parts, validations = _split_off("validation", validation, dataset, names, parts, seed)
+    members = list(map(Client, names, parts, validations, tests))
+    seen, apart = _without_unseen(members, unseen, keyed_rng(seed, "unseen"))
+    dataset = standardised(dataset, training_rows(seen))
     published = len(dataset.official_test) > 0 and (matched or not by_owner)
     federation = Federation(
         dataset.name,
@@ -122,20 +116,26 @@ def build(
         dataset.y,
         dataset.class_names,
         seen,
-        tuple(client for client in made if client.name in apart),
-        published_test if published else np.sort(np.concatenate([c.test for c in seen])),
+        apart,
+        pools.test if published else np.sort(np.concatenate([c.test for c in seen])),
         dataset.environment,
-        shared,
+        pools.public,
         log_ratio=_log_ratio(dataset, seen, names, owners),
         same_law=partition in SAME_LAW,
         owner=None if dataset.owner is None else torch.from_numpy(dataset.owner),
     )
-    for position, settings in enumerate(skew):
-        own_seed = int(keyed_rng(seed, "skew", str(position)).integers(2**63))
-        federation = apply_skew(federation, settings, own_seed)
+    federation = _skewed(federation, skew, seed)
     # Skews give the central test rows of its own; only here is it known whose they were.
     federation = with_features(federation, wanted, () if published else seen)
     return with_environments(federation, environments, seed)
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0 <= share < 1:
+            raise ConfigError(
+                f"{name} must be a share from 0 up to, not including, 1: not {share}."
+            )
 
 
 def _is_matched(dataset: Dataset, by_owner: bool, test_from: str) -> bool:
@@ -150,6 +150,50 @@ def _is_matched(dataset: Dataset, by_owner: bool, test_from: str) -> bool:
         lacks = "test rows for every owner" if by_owner else "published test split"
         raise ConfigError(f"test_from='matched' needs more: {dataset.name} has no {lacks}.")
     return fits and test_from != "holdout"
+
+
+def _pools(
+    dataset: Dataset,
+    with_test: bool,
+    public: int,
+    samples: int | None,
+    test_samples: int | None,
+    seed: int,
+) -> _Pools:
+    """The rows to divide; ``with_test`` adds the published test split to those to train on."""
+    pool = np.arange(len(dataset.y)) if with_test else dataset.train_rows
+    test = dataset.official_test
+    if test_samples is not None:
+        rng = keyed_rng(seed, "test-samples")
+        test = _thin(test, dataset, "test_samples", test_samples, 0, rng)
+    shared = _public(pool, dataset, public, keyed_rng(seed, "public"))
+    pool = pool[~np.isin(pool, shared)]
+    if samples is not None:
+        pool = _thin(pool, dataset, "samples", samples, public, keyed_rng(seed, "samples"))
+    return _Pools(pool, test, shared)
+
+
+def _public(pool: Indices, dataset: Dataset, public: int, rng: np.random.Generator) -> Indices:
+    at_least("public", public, 0)
+    if public >= len(pool):
+        raise ConfigError(
+            f"public={public} would leave no training samples: {dataset.name} has {len(pool)}, "
+            "ask for fewer."
+        )
+    return balanced(pool, dataset.y.numpy(), public, rng)
+
+
+def _thin(
+    pool: Indices, dataset: Dataset, name: str, samples: int, public: int, rng: np.random.Generator
+) -> Indices:
+    at_least(name, samples, 1)
+    if samples > len(pool):
+        kind = "training samples" if name == "samples" else "published test samples"
+        beside = f" beside {public} public ones" if public else ""
+        raise ConfigError(
+            f"{name}={samples} is more than the {len(pool)} {kind} of {dataset.name}{beside}."
+        )
+    return balanced(pool, dataset.y.numpy(), samples, rng)
 
 
 def _partition(
@@ -191,23 +235,17 @@ def _matched(
     return [rows[share] for share in shares]
 
 
-def _owners(dataset: Dataset, parts: list[Indices]) -> Indices | None:
-    """Whose samples each client holds."""
-    return None if dataset.owner is None else dataset.owner[[part[0] for part in parts]]
-
-
-def _names(
-    dataset: Dataset,
-    parts: list[Indices],
-    owners: Indices | None,
-    partition: str,
-    in_pieces: bool,
-) -> list[str]:
-    if owners is not None:
-        return owner_names(dataset, owners, in_pieces)
-    stem = "group" if partition == "owner-groups" else "client"
-    width = max(3, len(str(len(parts) - 1)))
-    return [f"{stem}-{i:0{width}d}" for i in range(len(parts))]
+def _split_off(
+    split: str, share: float, dataset: Dataset, names: list[str], parts: list[Indices], seed: int
+) -> tuple[list[Indices], list[Indices]]:
+    """What each client keeps, and the share of its rows that it sets aside as a split."""
+    labels, kept, away = dataset.y.numpy(), [], []
+    for name, rows in zip(names, parts, strict=True):
+        segments = rows if dataset.segment is None else dataset.segment[rows]
+        held = hold_out(labels[rows], segments, share, keyed_rng(seed, split, name))
+        kept.append(rows[~held])
+        away.append(rows[held])
+    return kept, away
 
 
 def _log_ratio(
@@ -230,75 +268,11 @@ def _refuse_empty(partition: str, names: list[str], parts: list[Indices]) -> Non
             )
 
 
-def _public(pool: Indices, dataset: Dataset, public: int, rng: np.random.Generator) -> Indices:
-    at_least("public", public, 0)
-    if public >= len(pool):
-        raise ConfigError(
-            f"public={public} would leave no training samples: {dataset.name} has {len(pool)}, "
-            "ask for fewer."
-        )
-    return _balanced(pool, dataset, public, rng)
-
-
-def _thin(
-    pool: Indices, dataset: Dataset, name: str, samples: int, public: int, rng: np.random.Generator
-) -> Indices:
-    at_least(name, samples, 1)
-    if samples > len(pool):
-        kind = "training samples" if name == "samples" else "published test samples"
-        beside = f" beside {public} public ones" if public else ""
-        raise ConfigError(
-            f"{name}={samples} is more than the {len(pool)} {kind} of {dataset.name}{beside}."
-        )
-    return _balanced(pool, dataset, samples, rng)
-
-
-def _balanced(pool: Indices, dataset: Dataset, samples: int, rng: np.random.Generator) -> Indices:
-    """A random subset in which small classes stay whole and the others are equally large."""
-    shuffled = rng.permutation(pool)
-    # The n-th member of each class comes before any class's n+1-st: cut anywhere, it is balanced.
-    turn = occurrence(dataset.y.numpy()[shuffled])
-    return np.sort(shuffled[np.argsort(turn, kind="stable")[:samples]])
-
-
-def _hold_out(
-    dataset: Dataset, rows: Indices, share: float, rng: np.random.Generator
-) -> tuple[Indices, Indices]:
-    """Rows to keep and a share to set aside, class by class and never part of a segment.
-
-    A class keeps at least one row (or segment), so nobody is tested on a label it cannot learn,
-    unless every class has only one and nobody would be tested at all. What one class rounds off,
-    the next makes up for, so that the whole comes near to the share.
-    """
-    labels = dataset.y.numpy()[rows]
-    segments = rows if dataset.segment is None else dataset.segment[rows]
-    _, first, segment, sizes = np.unique(
-        segments, return_index=True, return_inverse=True, return_counts=True
-    )
-    held = np.zeros(len(sizes), dtype=bool)
-    owed = 0.0
-    for label in rng.permutation(np.unique(labels[first])):
-        members = rng.permutation(np.flatnonzero(labels[first] == label))
-        owed += share * float(sizes[members].sum())
-        taken = _first_worth(owed, members, sizes)
-        held[taken] = True
-        owed -= float(sizes[taken].sum())
-    if not held.any():
-        held[_first_worth(owed, rng.permutation(len(sizes)), sizes)] = True
-    away = held[segment]
-    return rows[~away], rows[away]
-
-
-def _first_worth(rows: float, members: Indices, sizes: Indices) -> Indices:
-    """The first members whose sizes add up to about so many rows, but never all members."""
-    middles = np.cumsum(sizes[members]) - sizes[members] / 2
-    return members[: min(int((middles <= rows).sum()), len(members) - 1)]
-
-
-def _unseen(
-    names: list[str], unseen: int | float | Sequence[str], rng: np.random.Generator
-) -> set[str]:
-    """Who takes no part in training; somebody must."""
+def _without_unseen(
+    clients: Sequence[Client], unseen: int | float | Sequence[str], rng: np.random.Generator
+) -> tuple[tuple[Client, ...], tuple[Client, ...]]:
+    """The clients that train, at least one, and those that take no part."""
+    names = [client.name for client in clients]
     if isinstance(unseen, int | float):
         if isinstance(unseen, bool) or not math.isfinite(unseen) or unseen < 0:
             raise ConfigError(f"unseen must be a number of clients or a share, not {unseen}.")
@@ -314,4 +288,12 @@ def _unseen(
         raise ConfigError(
             f"unseen={unseen} would leave none of the {len(names)} clients to train: choose fewer."
         )
-    return apart
+    seen = tuple(client for client in clients if client.name not in apart)
+    return seen, tuple(client for client in clients if client.name in apart)
+
+
+def _skewed(federation: Federation, skews: Sequence[Mapping[str, Any]], seed: int) -> Federation:
+    for position, settings in enumerate(skews):
+        own_seed = int(keyed_rng(seed, "skew", str(position)).integers(2**63))
+        federation = apply_skew(federation, settings, own_seed)
+    return federation

@@ -1,15 +1,27 @@
-"""What a loader returns: samples, labels and who they came from, before any split into clients."""
+"""Samples before they are split over clients: as their files hold them, and as a Dataset."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fedskew.data.bounded import check_class_number
 from fedskew.data.federation import check_samples
-from fedskew.errors import DataError
+from fedskew.data.formats import Array, read_npz
+from fedskew.data.prepare import ROWS_AT_ONCE, Preparation, as_floats, channels_first, scale
+from fedskew.errors import ConfigError, DataError
 from fedskew.types import Indices
+
+SHARED_FORMAT = (
+    "x", "y", "owner", "owner_names", "split", "class_names", "x_scale", "segment",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +34,9 @@ class Dataset:
     ``segment`` groups rows that overlap (sliding windows), which no split may tear apart.
     ``environment`` gives each row the id of the environment it comes from inside its client.
     ``log_densities`` [N, owners] holds, where the owners' laws are known, the log density of each
-    law at each sample, up to a term that is the same for all owners.
+    law at each sample, up to a term that is the same for all owners. ``standardise`` says that the
+    samples still have to get zero mean and unit deviation, which ``build`` does: by the training
+    rows of those who train.
     """
 
     name: str
@@ -35,6 +49,7 @@ class Dataset:
     segment: Indices | None = None
     environment: Tensor | None = None
     log_densities: Tensor | None = None
+    standardise: bool = False
 
     def __post_init__(self) -> None:
         check_samples(self.name, self.x, self.y, len(self.class_names))
@@ -59,3 +74,236 @@ class Dataset:
         keep = np.ones(len(self.y), dtype=bool)
         keep[self.official_test] = False
         return np.flatnonzero(keep).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class RawSamples:
+    """What a reader found. uint8 images still hold 0..255; everything else is final.
+
+    ``origin`` is the file or folder an error should name. ``test`` marks the published test rows.
+    ``log_densities`` are those of the owners' laws, where they are known: see ``Dataset``.
+    """
+
+    origin: Path | str
+    x: Array
+    y: Array
+    class_names: tuple[str, ...]
+    test: NDArray[np.bool_] | None = None
+    owner: Indices | None = None
+    owner_names: tuple[str, ...] = ()
+    segment: Indices | None = None
+    log_densities: Array | None = None
+
+    def __post_init__(self) -> None:
+        check_values(self.origin, self.x)
+        check_labels(self.origin, self.y, len(self.class_names))
+        for field_name in ("y", "test", "owner", "segment"):
+            values = getattr(self, field_name)
+            if values is not None and values.shape != (len(self.x),):
+                raise DataError(
+                    f"{self.origin}: {len(self.x)} samples need {len(self.x)} values of "
+                    f"{field_name!r}, not an array of shape {list(values.shape)}."
+                )
+        if self.owner is not None:
+            check_labels(self.origin, self.owner, len(self.owner_names), "owner")
+
+    def only(self, classes: Sequence[int | Sequence[int]]) -> RawSamples:
+        """Only these classes, renumbered in this order; owners left without rows disappear.
+
+        Several classes in a list of their own become one.
+        """
+        groups = [[one] if isinstance(one, int) else list(one) for one in classes]
+        for number in chain.from_iterable(groups):
+            if not 0 <= number < len(self.class_names):
+                raise ConfigError(
+                    f"classes names class {number}, but {self.origin} numbers its classes "
+                    f"0..{len(self.class_names) - 1}."
+                )
+        place = np.full(len(self.class_names), -1)
+        for new, group in enumerate(groups):
+            place[group] = new
+        rows = place[self.y] >= 0
+        if not rows.any():
+            raise DataError(f"{self.origin} has no samples of classes {list(classes)}.")
+        kept = replace(
+            self,
+            x=self.x[rows],
+            y=place[self.y[rows]],
+            class_names=tuple("+".join(self.class_names[n] for n in group) for group in groups),
+            test=None if self.test is None else self.test[rows],
+            segment=None if self.segment is None else self.segment[rows],
+            owner=None,
+            owner_names=(),
+            log_densities=None,  # samples of some classes follow another law
+        )
+        if self.owner is None:
+            return kept
+        left, owner = np.unique(self.owner[rows], return_inverse=True)
+        return replace(kept, owner=owner, owner_names=tuple(self.owner_names[i] for i in left))
+
+
+def check_values(origin: Path | str, x: Array) -> None:
+    """Refuse samples that are not finite numbers, naming where they came from."""
+    if x.dtype.kind not in "buif":
+        raise DataError(f"{origin}: samples must be numbers, not {x.dtype}.")
+    if x.ndim < 2 or x.size == 0:
+        raise DataError(f"{origin}: no samples, or samples without values: shape {list(x.shape)}.")
+    if x.dtype.kind != "f":
+        return
+    for start in range(0, len(x), ROWS_AT_ONCE):
+        chunk = x[start : start + ROWS_AT_ONCE]
+        bad = ~(np.abs(chunk.reshape(len(chunk), -1)) <= np.finfo(np.float32).max).all(axis=1)
+        if bad.any():
+            row = start + int(bad.argmax())
+            raise DataError(f"{origin}: sample {row} holds a NaN or infinite value.")
+
+
+def check_labels(origin: Path | str, y: Array, classes: int, kind: str = "label") -> None:
+    """Refuse labels outside 0..classes-1, naming the file and the row."""
+    if y.dtype.kind not in "bui":
+        raise DataError(f"{origin}: each {kind} must be a whole number, not {y.dtype}.")
+    bad = (y < 0) | (y >= classes)
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(f"{origin}: {kind} {y[row]} of sample {row} is outside 0..{classes - 1}.")
+
+
+def read_shared(path: Path) -> RawSamples:
+    """One npz in fedskew's own format: x and y, and whatever else of it exists."""
+    found = read_npz(path, SHARED_FORMAT)
+    for key in ("x", "y"):
+        if key not in found:
+            raise DataError(f"{path} has no array {key!r}; the format needs 'x' and 'y'.")
+    owner, owner_names = _owners(path, found)
+    return RawSamples(
+        origin=path,
+        x=scaled(path, found["x"], found.get("x_scale")),
+        y=_whole(path, "y", found["y"]),
+        class_names=_class_names(path, found),
+        test=_test_rows(path, found.get("split")),
+        owner=owner,
+        owner_names=owner_names,
+        segment=_whole(path, "segment", found["segment"]) if "segment" in found else None,
+    )
+
+
+def scaled(path: Path, x: Array, scale: Array | None) -> Array:
+    """Samples times the factor that is stored with them, if there is one."""
+    if scale is None:
+        return x
+    check_values(path, x)
+    if scale.size != 1 or scale.dtype.kind not in "uif" or not np.isfinite(scale).all():
+        raise DataError(f"{path}: 'x_scale' must be one finite number.")
+    if scale.item() == 0:
+        raise DataError(f"{path}: 'x_scale' must not be 0, which would make all samples the same.")
+    return np.multiply(x, np.float32(scale.item()), dtype=np.float32)
+
+
+def _whole(path: Path, key: str, values: Array) -> Indices:
+    if values.dtype.kind not in "bui":
+        raise DataError(f"{path}: {key!r} must hold whole numbers, not {values.dtype}.")
+    return values.astype(np.int64)
+
+
+def _class_names(path: Path, found: dict[str, Array]) -> tuple[str, ...]:
+    if "class_names" in found:
+        return tuple(str(name) for name in found["class_names"].reshape(-1))
+    y = found["y"]
+    largest = int(y.max()) if y.size and y.dtype.kind in "bui" else -1
+    check_class_number(path, largest)
+    return numbered(largest + 1)
+
+
+def numbered(classes: int) -> tuple[str, ...]:
+    """Class names for data that only numbers its classes."""
+    return tuple(str(c) for c in range(classes))
+
+
+def _test_rows(path: Path, split: Array | None) -> NDArray[np.bool_] | None:
+    if split is None:
+        return None
+    if not np.isin(split, (0, 1)).all():
+        raise DataError(f"{path}: 'split' must hold 0 (train) and 1 (test) only.")
+    return np.asarray(split == 1)
+
+
+def _owners(path: Path, found: dict[str, Array]) -> tuple[Indices | None, tuple[str, ...]]:
+    if "owner" not in found:
+        return None, ()
+    owner = found["owner"]
+    if "owner_names" in found:
+        names = tuple(str(name) for name in found["owner_names"].reshape(-1))
+        return _whole(path, "owner", owner), names
+    if owner.dtype.kind not in "buiU":
+        raise DataError(f"{path}: 'owner' must hold whole numbers or names, not {owner.dtype}.")
+    values, index = np.unique(owner, return_inverse=True)
+    return index.reshape(owner.shape), tuple(str(value) for value in values)
+
+
+def concatenate(origin: Path | str, parts: Sequence[RawSamples]) -> RawSamples:
+    """Parts that agree on shape and classes as one; segments stay apart, owners are dropped."""
+    first = parts[0]
+    for part in parts[1:]:
+        if part.x.shape[1:] != first.x.shape[1:] or part.x.dtype != first.x.dtype:
+            raise DataError(
+                f"{part.origin}: samples are {part.x.dtype} {list(part.x.shape[1:])}, but those "
+                f"of {first.origin} are {first.x.dtype} {list(first.x.shape[1:])}."
+            )
+        if part.class_names != first.class_names:
+            raise DataError(f"{part.origin}: class names differ from those of {first.origin}.")
+    masks = [np.zeros(len(p.y), bool) if p.test is None else p.test for p in parts]
+    return RawSamples(
+        origin,
+        np.concatenate([part.x for part in parts]),
+        np.concatenate([part.y for part in parts]),
+        first.class_names,
+        test=np.concatenate(masks) if any(p.test is not None for p in parts) else None,
+        segment=_joined_segments(parts),
+    )
+
+
+def _joined_segments(parts: Sequence[RawSamples]) -> Indices | None:
+    """Segment ids made unique across parts; rows of a part without any stand alone."""
+    if all(part.segment is None for part in parts):
+        return None
+    joined, offset = [], 0
+    for part in parts:
+        ids: Array = np.arange(len(part.y)) if part.segment is None else part.segment
+        values, index = np.unique(ids, return_inverse=True)
+        joined.append(index + offset)
+        offset += len(values)
+    return np.concatenate(joined).astype(np.int64)
+
+
+def to_dataset(
+    name: str,
+    raw: RawSamples,
+    preparation: Preparation,
+    published: tuple[float, float] | None = None,
+) -> Dataset:
+    """Float32 tensors, channels first, converted, and scaled as far as nobody's rows are needed.
+
+    ``published`` are the mean and deviation everybody uses for these images in their stored size.
+    """
+    if preparation.classes is not None:
+        raw = raw.only(preparation.classes)
+    test = np.zeros(len(raw.y), dtype=bool) if raw.test is None else raw.test
+    if test.all():
+        raise DataError(f"{raw.origin}: every row is marked as test; none is left to train on.")
+    x = as_floats(raw.origin, raw.x, preparation.image)
+    if x.shape[2:] != channels_first(raw.origin, raw.x).shape[2:]:
+        published = None
+    scale(raw.origin, x, preparation.normalise, published)
+    return Dataset(
+        name,
+        torch.from_numpy(x),
+        torch.from_numpy(raw.y.astype(np.int64)),
+        raw.class_names,
+        official_test=np.flatnonzero(test).astype(np.int64),
+        owner=None if raw.owner is None else raw.owner.astype(np.int64),
+        owner_names=raw.owner_names,
+        segment=raw.segment,
+        # Scaling shifts the logarithms of all owners' densities alike.
+        log_densities=None if raw.log_densities is None else torch.from_numpy(raw.log_densities),
+        standardise=preparation.normalise == "standard" and published is None,
+    )

@@ -1,93 +1,69 @@
-"""The datasets known by name: where their files are looked for and what they load into."""
+"""The datasets known by name: where their files are searched for, and how they are loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
-
-from fedskew.data import sources
-from fedskew.data.choice import Choice, same_type
-from fedskew.data.dataset import Dataset
-from fedskew.data.locate import Layout, Missing, data_folders, find_file, locate
+from fedskew.data import sources, synthetic
+from fedskew.data.dataset import Dataset, RawSamples, read_shared, to_dataset
+from fedskew.data.locate import Layout, Missing, locate, qmnist_folder, read_first
 from fedskew.data.prepare import Preparation
-from fedskew.data.presets import BASES, PRESETS, described_options
-from fedskew.data.raw import RawSamples, read_shared, to_dataset
-from fedskew.data.synthetic import bernoulli_clients, gaussian_clients
-from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.data.presets import PRESETS
+from fedskew.errors import ConfigError, DataError
+from fedskew.registry.entries import Entry, Registry
+from fedskew.registry.knobs import Knob
 
 _DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A named dataset: what it is, the layouts it is found in, and its own options.
+class NamedDataset(Entry):
+    """A function ``(stored, **knobs)``, how to get its files, and the layouts they come in."""
 
-    ``make`` returns it without any file. The options are true or false, or of the type of the
-    keyword of ``make`` that they set.
-    """
-
-    summary: str
-    get: str
-    layouts: tuple[Layout, ...]
-    options: dict[str, str] = field(default_factory=dict)
-    published: tuple[float, float] | None = None
-    elsewhere: tuple[Path, ...] = ()
-    make: Callable[..., RawSamples] | None = None
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """What options are where they are not given."""
-        made = {} if self.make is None else Choice("dataset", "", self.make).knobs
-        return {option: made.get(option, False) for option in self.options}
+    get: str = field(default="", kw_only=True)
+    layouts: tuple[Layout, ...] = field(default=(), kw_only=True)
+    published: tuple[float, float] | None = field(default=None, kw_only=True)
+    """The published mean and deviation of its pixels."""
+    elsewhere: tuple[Path, ...] = field(default=(), kw_only=True)
+    """Folders that are searched after the data folders."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What is looked for under a data folder, first choice first."""
+        """The files searched for under a data folder, first choice first."""
         return tuple(name for layout in self.layouts for name in layout.wanted)
+
+    def is_missing(self, data_dir: Path | None) -> bool:
+        """Whether it needs files that were not found."""
+        found = locate(data_dir, self.layouts, self.elsewhere) if self.layouts else None
+        return isinstance(found, Missing)
 
 
 @dataclass(frozen=True)
-class Description:
-    """One row of ``fedskew list datasets``."""
+class Stored:
+    """The files of a dataset, which are read when its function asks for them."""
 
-    name: str
-    summary: str
-    files: tuple[str, ...]
-    options: dict[str, str]
-    get: str
+    entry: NamedDataset
+    data_dir: Path | None
 
-
-def describe() -> list[Description]:
-    """Every dataset known by name, with the files it wants and where they come from.
-
-    >>> [row.name for row in describe()][:3]
-    ['digits', 'mnist', 'fashion-mnist']
-    """
-    found = [
-        Description(name, entry.summary, entry.files, _with_defaults(entry), entry.get)
-        for name, entry in REGISTRY.items()
-    ]
-    files = tuple(name for base in BASES for name in REGISTRY[base].files)
-    get = f"those of its base are enough, see {', '.join(BASES)}"
-    return found + [
-        Description(name, preset.summary, files, described_options(preset), get)
-        for name, preset in PRESETS.items()
-    ]
+    def read(self) -> RawSamples:
+        entry = self.entry
+        return read_first(entry.name, entry.layouts, entry.elsewhere, entry.get, self.data_dir)
 
 
-def _with_defaults(entry: Entry) -> dict[str, str]:
-    """What each option does, and its default where it is a number."""
-    return {
-        option: text
-        if entry.defaults[option] is False
-        else f"{text} (default {entry.defaults[option]})"
-        for option, text in entry.options.items()
-    }
+class Datasets(Registry[NamedDataset]):
+    """The registry of datasets; users' own functions return a federation and take only knobs."""
+
+    def entry_of(self, name: str, function: Callable[..., Any], **facts: Any) -> NamedDataset:
+        entry = super().entry_of(name, function, **facts)
+        return entry if facts else replace(entry, leading=0)
+
+
+DATASETS = Datasets("dataset", "datasets", NamedDataset, leading=1)
+_named = DATASETS.register
 
 
 def load(
@@ -95,9 +71,9 @@ def load(
     data_dir: Path | None = None,
     *,
     normalise: str = "standard",
-    classes: Sequence[int] | None = None,
+    classes: Sequence[int | Sequence[int]] | None = None,
     image: Mapping[str, int] | None = None,
-    **options: Any,
+    **knobs: Any,
 ) -> Dataset:
     """A dataset by name, from ``data_dir``, else FEDSKEW_DATA, else ./data.
 
@@ -113,79 +89,16 @@ def load(
     """
     if name in PRESETS:
         raise ConfigError(
-            f"dataset {name!r} is a dataset under a skew, which clients are needed for: name it in "
+            f"dataset {name!r} is a dataset with a skew, which needs clients: name it in "
             "federation.dataset."
         )
-    if name not in REGISTRY:
-        raise unknown("dataset", name, REGISTRY)
-    entry = REGISTRY[name]
+    entry = DATASETS.find(name)
     preparation = Preparation(normalise, classes, image)
-    _check_options(name, entry, options)
     try:
-        raw = _read(name, entry, data_dir) if entry.make is None else entry.make(**options)
-        if options.get("writers"):
-            raw = sources.with_writers(raw, _qmnist_folder(data_dir))
-        if options.get("digits_only"):
-            raw = sources.only_digits(raw)
-        if options.get("ink_on_black"):
-            raw = sources.inverted(raw)
-        if options.get("normal_or_not"):
-            raw = sources.normal_or_not(raw)
+        raw = entry.make(Stored(entry, data_dir), **knobs)
     except PermissionError as error:
         raise DataError(f"dataset {name!r}: no permission to read {error.filename}.") from error
     return to_dataset(name, raw, preparation, entry.published)
-
-
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
-
-
-def _check_options(name: str, entry: Entry, options: dict[str, Any]) -> None:
-    for option, value in options.items():
-        if not entry.options:
-            raise ConfigError(f"dataset {name!r} takes no options, but got {option!r}.")
-        if option not in entry.options:
-            raise unknown(f"option of dataset {name!r}", option, entry.options)
-        if not same_type(value, entry.defaults[option]):
-            kind = _KINDS[type(entry.defaults[option])]
-            raise ConfigError(
-                f"option {option!r} of dataset {name!r} must be {kind}, not {value!r}."
-            )
-
-
-def _read(name: str, entry: Entry, data_dir: Path | None) -> RawSamples:
-    found = locate(data_dir, entry.layouts, entry.elsewhere)
-    if isinstance(found, Missing):
-        wanted = "; ".join(found.incomplete) or f"it wants {' or '.join(entry.files)}"
-        raise DataError(
-            f"dataset {name!r} was not found: {wanted} (looked in {', '.join(found.looked)}); "
-            f"{entry.get}, then set FEDSKEW_DATA or pass --data-dir."
-        )
-    layout, place = found
-    return layout.read(place)
-
-
-def _qmnist_folder(data_dir: Path | None) -> Path:
-    """The folder with both QMNIST label files, which name the writer of every MNIST image."""
-    looked = []
-    for root in data_folders(data_dir):
-        looked.append(str(root))
-        for place in ("QMNIST-labels", "QMNIST/raw", "MNIST/raw", "."):
-            if all(find_file(root / place, name) for name in sources.QMNIST_FILES):
-                return root / place
-    raise DataError(
-        f"dataset 'mnist' with writers=true wants QMNIST-labels/{sources.QMNIST_FILES[0]}.gz and "
-        f"{sources.QMNIST_FILES[1]}.gz (looked in {', '.join(looked)}); get them from the QMNIST "
-        "repository of Facebook Research, then set FEDSKEW_DATA or pass --data-dir."
-    )
-
-
-def _embedded_digits() -> RawSamples:
-    """scikit-learn's own copy, which makes the demo work without any download."""
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    x = (found.images / 16).astype(np.float32)
-    return RawSamples("digits", x, found.target.astype(np.int64), sources.DIGITS)
 
 
 def _npz(*names: str) -> Layout:
@@ -193,9 +106,7 @@ def _npz(*names: str) -> Layout:
 
 
 def _idx(name: str, places: tuple[str, ...], class_names: tuple[str, ...]) -> Layout:
-    read: Callable[[Path], RawSamples] = partial(
-        sources.read_idx_folder, name=name, class_names=class_names
-    )
+    read = partial(sources.read_idx_folder, name=name, class_names=class_names)
     return Layout(places, sources.IDX_FILES, read)
 
 
@@ -207,132 +118,175 @@ def _gtsrb(training: str) -> Layout:
     )
 
 
-_LAW_OPTIONS = {
-    "owners": "how many",
-    "dimensions": "features of a sample, 2 to 784",
-    "size": "samples of each owner",
-    "shift": "how far owners are from the law they share, in any number of dimensions; 0: not",
-    "data_seed": "the seed of the laws and of the samples; no other seed changes them",
-}
+TWO_DIMENSIONS = synthetic.Laws(dimensions=2)
+TWENTY_BITS = synthetic.Laws(dimensions=20)
 
-REGISTRY: dict[str, Entry] = {
-    "digits": Entry(
-        "1,797 handwritten digits of 8x8 pixels, embedded in scikit-learn.",
-        "nothing to fetch",
-        (),
-        make=_embedded_digits,
-    ),
-    "mnist": Entry(
-        "70,000 handwritten digits of 28x28 pixels.",
-        "get the four idx files of the MNIST database",
-        (_idx("mnist", ("MNIST/raw", "mnist", "."), sources.DIGITS),),
-        options={"writers": "rows are owned by their writers, from the QMNIST labels"},
-        published=(0.1307, 0.3081),
-    ),
-    "fashion-mnist": Entry(
-        "70,000 pictures of clothes of 28x28 pixels.",
-        "install Debian's package dataset-fashion-mnist or get the four idx files from "
-        "Zalando Research",
-        (_idx("fashion-mnist", ("FashionMNIST/raw", "fashion-mnist", "."), sources.CLOTHES),),
-        published=(0.2860, 0.3530),
-        elsewhere=(_DEBIAN_FASHION_MNIST,),
-    ),
-    "femnist": Entry(
-        "Handwritten characters of 28x28 pixels in 62 classes, owned by their writers.",
-        "build it with the scripts of the LEAF benchmark (data/femnist)",
-        (
-            Layout(
-                ("femnist/data/all_data", "femnist/all_data", "femnist", "all_data", "."),
-                ("all_data_*.json",),
-                sources.read_leaf_folder,
-            ),
-            _npz("femnist.npz"),
+
+@_named("digits", get="nothing to fetch")
+def digits(stored: Stored) -> RawSamples:
+    """1,797 handwritten digits of 8x8 pixels, embedded in scikit-learn."""
+    return sources.embedded_digits()
+
+
+@_named(
+    "mnist",
+    get="get the four idx files of the MNIST database",
+    layouts=(_idx("mnist", ("MNIST/raw", "mnist", "."), sources.DIGITS),),
+    published=(0.1307, 0.3081),
+)
+def mnist(
+    stored: Stored,
+    *,
+    writers: Annotated[
+        bool, Knob("rows are owned by their writers, from the QMNIST labels")
+    ] = False,
+) -> RawSamples:
+    """70,000 handwritten digits of 28x28 pixels."""
+    raw = stored.read()
+    return sources.with_writers(raw, qmnist_folder(stored.data_dir)) if writers else raw
+
+
+@_named(
+    "fashion-mnist",
+    get="install Debian's package dataset-fashion-mnist or get the four idx files from "
+    "Zalando Research",
+    layouts=(_idx("fashion-mnist", ("FashionMNIST/raw", "fashion-mnist", "."), sources.CLOTHES),),
+    published=(0.2860, 0.3530),
+    elsewhere=(_DEBIAN_FASHION_MNIST,),
+)
+def fashion_mnist(stored: Stored) -> RawSamples:
+    """70,000 pictures of clothes of 28x28 pixels."""
+    return stored.read()
+
+
+@_named(
+    "femnist",
+    get="build it with the scripts of the LEAF benchmark (data/femnist)",
+    layouts=(
+        Layout(
+            ("femnist/data/all_data", "femnist/all_data", "femnist", "all_data", "."),
+            ("all_data_*.json",),
+            sources.read_leaf_folder,
         ),
-        options={
-            "digits_only": "leave the letters out",
-            "ink_on_black": "ink is 1 and paper 0, as in MNIST; stored images are the other way",
-        },
+        _npz("femnist.npz"),
     ),
-    "cifar10": Entry(
-        "60,000 colour pictures of 32x32 pixels in 10 classes.",
-        "get the python or binary version from the CIFAR page of the University of Toronto",
-        (
-            Layout(
-                ("cifar-10-batches-py", "."),
-                sources.CIFAR10_PICKLES,
-                sources.read_cifar10_pickles,
-            ),
-            Layout(
-                ("cifar-10-batches-bin", "."),
-                sources.CIFAR10_BINARIES,
-                sources.read_cifar10_binaries,
-            ),
-            _npz("cifar10.npz", "cifar10_subset.npz"),
+)
+def femnist(
+    stored: Stored,
+    *,
+    digits_only: Annotated[bool, Knob("leave the letters out")] = False,
+    ink_on_black: Annotated[
+        bool, Knob("ink is 1 and paper 0, as in MNIST; stored images are the opposite")
+    ] = False,
+) -> RawSamples:
+    """Handwritten characters of 28x28 pixels in 62 classes, owned by their writers."""
+    raw = stored.read()
+    raw = raw.only(range(len(sources.DIGITS))) if digits_only else raw
+    return sources.inverted(raw) if ink_on_black else raw
+
+
+@_named(
+    "cifar10",
+    get="get the python or binary version from the CIFAR page of the University of Toronto",
+    layouts=(
+        Layout(("cifar-10-batches-py", "."), sources.CIFAR10_PICKLES, sources.read_cifar10_pickles),
+        Layout(
+            ("cifar-10-batches-bin", "."),
+            sources.CIFAR10_BINARIES,
+            sources.read_cifar10_binaries,
         ),
+        _npz("cifar10.npz", "cifar10_subset.npz"),
     ),
-    "cifar100": Entry(
-        "60,000 colour pictures of 32x32 pixels in 100 classes.",
-        "get the python or binary version from the CIFAR page of the University of Toronto",
-        (
-            Layout(("cifar-100-python", "."), ("train", "test"), sources.read_cifar100_pickles),
-            Layout(
-                ("cifar-100-binary", "."),
-                ("train.bin", "test.bin"),
-                sources.read_cifar100_binaries,
-            ),
-            _npz("cifar100.npz"),
+)
+def cifar10(stored: Stored) -> RawSamples:
+    """60,000 colour pictures of 32x32 pixels in 10 classes."""
+    return stored.read()
+
+
+@_named(
+    "cifar100",
+    get="get the python or binary version from the CIFAR page of the University of Toronto",
+    layouts=(
+        Layout(("cifar-100-python", "."), ("train", "test"), sources.read_cifar100_pickles),
+        Layout(
+            ("cifar-100-binary", "."),
+            ("train.bin", "test.bin"),
+            sources.read_cifar100_binaries,
         ),
+        _npz("cifar100.npz"),
     ),
-    "gtsrb": Entry(
-        "German traffic signs, resized to 32x32 colour pixels.",
-        "get GTSRB_Final_Training_Images, GTSRB_Final_Test_Images and GTSRB_Final_Test_GT of the "
-        "GTSRB benchmark of Ruhr-Universität Bochum",
-        (
-            _gtsrb("Final_Training/Images/*/GT-*.csv"),
-            _gtsrb("Training/*/GT-*.csv"),
-            _npz("gtsrb10.npz", "gtsrb.npz"),
+)
+def cifar100(stored: Stored) -> RawSamples:
+    """60,000 colour pictures of 32x32 pixels in 100 classes."""
+    return stored.read()
+
+
+@_named(
+    "gtsrb",
+    get="get GTSRB_Final_Training_Images, GTSRB_Final_Test_Images and GTSRB_Final_Test_GT of the "
+    "GTSRB benchmark of Ruhr-Universität Bochum",
+    layouts=(
+        _gtsrb("Final_Training/Images/*/GT-*.csv"),
+        _gtsrb("Training/*/GT-*.csv"),
+        _npz("gtsrb10.npz", "gtsrb.npz"),
+    ),
+)
+def gtsrb(stored: Stored) -> RawSamples:
+    """German traffic signs, resized to 32x32 colour pixels."""
+    return stored.read()
+
+
+@_named(
+    "har",
+    get="get 'Human Activity Recognition Using Smartphones' from the UCI repository",
+    layouts=(
+        Layout(
+            ("UCI HAR Dataset", "UCI_HAR_Dataset", "har", "."),
+            sources.HAR_FILES,
+            sources.read_har_folder,
         ),
+        _npz("har.npz"),
     ),
-    "har": Entry(
-        "10,299 windows of phone sensors as 561 features, 6 activities, owned by 30 subjects.",
-        "get 'Human Activity Recognition Using Smartphones' from the UCI repository",
-        (
-            Layout(
-                ("UCI HAR Dataset", "UCI_HAR_Dataset", "har", "."),
-                sources.HAR_FILES,
-                sources.read_har_folder,
-            ),
-            _npz("har.npz"),
-        ),
+)
+def har(stored: Stored) -> RawSamples:
+    """10,299 windows of phone sensors as 561 features, 6 activities, owned by 30 subjects."""
+    return stored.read()
+
+
+@_named(
+    "chest-xray",
+    get="put the images of each source into chest-xray/SOURCE/CLASS/",
+    layouts=(
+        Layout(("chest-xray", "chest_xray"), ("*/*/*.*",), sources.read_chest_folder),
+        _npz("chest_xray.npz"),
     ),
-    "chest-xray": Entry(
-        "Chest X-rays as 32x32 grey pixels, owned by the source they were published in.",
-        "put the images of each source into chest-xray/SOURCE/CLASS/",
-        (
-            Layout(
-                ("chest-xray", "chest_xray"),
-                ("*/*/*.*",),
-                sources.read_chest_folder,
-            ),
-            _npz("chest_xray.npz"),
-        ),
-        options={"normal_or_not": "two classes: normal, and all that is not as abnormal"},
-    ),
-    "gaussian-clients": Entry(
-        "Owners that draw from Gaussians with means of their own: the true density ratio is known.",
-        "nothing to fetch",
-        (),
-        options={
-            **_LAW_OPTIONS,
-            "correlation": "of neighbouring dimensions, from 0 up to, not including, 1",
-        },
-        make=gaussian_clients,
-    ),
-    "bernoulli-clients": Entry(
-        "Owners that draw bits with chances of their own: the true density ratio is known.",
-        "nothing to fetch",
-        (),
-        options=_LAW_OPTIONS,
-        make=bernoulli_clients,
-    ),
-}
+)
+def chest_xray(
+    stored: Stored,
+    *,
+    normal_or_not: Annotated[bool, Knob("two classes: normal, and all others as abnormal")] = False,
+) -> RawSamples:
+    """Chest X-rays as 32x32 grey pixels, owned by the source they were published in."""
+    raw = stored.read()
+    return sources.normal_or_not(raw) if normal_or_not else raw
+
+
+@_named("gaussian-clients", get="nothing to fetch")
+def gaussian_clients(
+    stored: Stored,
+    *,
+    laws: synthetic.Laws = TWO_DIMENSIONS,
+    correlation: Annotated[float, Knob("of neighbouring dimensions", ge=0, lt=1)] = 0.0,
+) -> RawSamples:
+    """Owners draw from Gaussians with different means: the true density ratio is known."""
+    return synthetic.gaussian_clients(laws, correlation)
+
+
+@_named("bernoulli-clients", get="nothing to fetch")
+def bernoulli_clients(
+    stored: Stored,
+    *,
+    laws: synthetic.Laws = TWENTY_BITS,
+) -> RawSamples:
+    """Owners draw bits with different probabilities: the true density ratio is known."""
+    return synthetic.bernoulli_clients(laws)

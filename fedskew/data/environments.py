@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 
-from fedskew.data.choice import Choice, at_least, register
-from fedskew.data.federation import Federation
-from fedskew.data.keyed import keyed_rng
-from fedskew.data.parties import all_rows
-from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.data.federation import (
+    SPLITS,
+    Client,
+    Federation,
+    all_rows,
+    checked_federation,
+)
+from fedskew.errors import ConfigError, DataError
+from fedskew.registry.entries import Entry, Registry
+from fedskew.registry.knobs import Knob
+from fedskew.rng import keyed_rng
 from fedskew.types import Indices
 
-ENVIRONMENTS: dict[str, Choice] = {}
-_named = partial(register, "environments", ENVIRONMENTS)
+ENVIRONMENTS = Registry("environments", "environments", Entry, leading=2)
+"""Functions ``(federation, seed, **knobs)`` that return the federation with environments."""
+_named = ENVIRONMENTS.register
 
 
 def with_environments(
@@ -33,11 +39,8 @@ def with_environments(
         raise ConfigError(
             f"environments need their kind, one of {', '.join(sorted(ENVIRONMENTS))}."
         )
-    if kind not in ENVIRONMENTS:
-        raise unknown("environments", kind, ENVIRONMENTS)
-    ENVIRONMENTS[kind].check(knobs)
-    made: Federation = ENVIRONMENTS[kind].function(federation, seed, **knobs)
-    return made
+    made = ENVIRONMENTS.find(kind).make(federation, seed, **knobs)
+    return checked_federation(f"environments {kind!r}", made)
 
 
 @_named("auto")
@@ -47,12 +50,16 @@ def auto(federation: Federation, seed: int) -> Federation:
 
 
 @_named("random")
-def random(federation: Federation, seed: int, *, count: int = 2) -> Federation:
+def random(
+    federation: Federation,
+    seed: int,
+    *,
+    count: Annotated[int, Knob("environments of each client", ge=1)] = 2,
+) -> Federation:
     """Each client's rows dealt at random to a few environments of equal size.
 
     Training, validation and test rows are dealt apart, each as evenly as their number allows.
     """
-    at_least("count of environments 'random'", count, 1)
     ids = np.zeros(len(federation.y), dtype=np.int64)
     # In the order of names: where two clients share a row, the last one decides.
     for name in sorted(federation.by_name):
@@ -64,14 +71,18 @@ def random(federation: Federation, seed: int, *, count: int = 2) -> Federation:
 
 
 @_named("owner")
-def owner(federation: Federation, seed: int, *, most: int = 8) -> Federation:
+def owner(
+    federation: Federation,
+    seed: int,
+    *,
+    most: Annotated[int, Knob("most environments of a client", ge=1)] = 8,
+) -> Federation:
     """The writers, subjects or sources inside each client, those with most samples first.
 
     Owners are numbered by their training rows, and by their own number where these are equal.
     Beyond ``most`` of them, the next joins the first again, and so on in turn, as do owners
     without training rows.
     """
-    at_least("most of environments 'owner'", most, 1)
     if federation.owner is None:
         raise DataError(
             f"environments 'owner' need samples with owners, which {federation.name} has not: "
@@ -94,6 +105,53 @@ def owner(federation: Federation, seed: int, *, most: int = 8) -> Federation:
 def none(federation: Federation, seed: int) -> Federation:
     """Every client is one environment."""
     return federation.with_data(environment=None)
+
+
+def without_environment(federation: Federation, which: int | Literal["last"]) -> Federation:
+    """The federation whose seen clients hold an environment out of training.
+
+    ``which`` is its number, or "last" for the largest a seen client trains on. What a client has
+    of it in training and validation becomes its split "environment"; its test rows of it are in no
+    split, so that no image of a published test set helps to choose a model. Environments after it
+    move up by one. Unseen clients, who train nothing, hold what they held.
+    """
+    counts = federation.environment_counts()
+    held = np.flatnonzero(counts.sum(axis=0))
+    if federation.environment is None or len(held) < 2:
+        raise ConfigError(
+            "federation.held_out_environment needs clients with two environments or more to train "
+            "on: set federation.environments, or a skew that makes some."
+        )
+    number = int(held[-1]) if which == "last" else which
+    if number not in held:
+        known = ", ".join(map(str, held))
+        raise ConfigError(
+            f"federation.held_out_environment must be 'last' or one of {known}, which clients "
+            f"train on, not {number}."
+        )
+    ids = federation.environment.numpy()
+
+    def parted(client: Client) -> Client:
+        out = {split: ids[client.split(split)] == number for split in SPLITS[:3]}
+        kept = [client.split(split)[~rows] for split, rows in out.items()]
+        if not len(kept[0]):
+            raise ConfigError(
+                f"federation.held_out_environment={which!r} would leave client {client.name!r} "
+                "nothing to train on: choose another, or federation.environments of another kind."
+            )
+        apart = [client.split(split)[out[split]] for split in ("train", "validation")]
+        train, validation, test = kept
+        return Client(client.name, train, validation, test, np.concatenate(apart))
+
+    # Nobody trains on the environment any more: its id is free for those behind it.
+    renumbered = np.where(ids == number, 0, ids - (ids > number))
+    return federation.with_data(
+        clients=tuple(parted(client) for client in federation.clients),
+        environment=torch.from_numpy(renumbered),
+        environments_by=federation.environments_by,
+        log_ratio=None,
+        same_law=federation.same_law,
+    )
 
 
 def whole_where_small(federation: Federation, batch_size: int) -> Federation:

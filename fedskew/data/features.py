@@ -1,4 +1,4 @@
-"""Fewer features, and features scaled by each client: what clients do before they train."""
+"""Choosing features, and scaling them per client: what clients do before they train."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.data.choice import at_least
-from fedskew.data.federation import Client, Federation
-from fedskew.data.parties import part
-from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.data.federation import Client, Federation, training_rows
+from fedskew.data.skew_tools import part
+from fedskew.errors import ConfigError, DataError, at_least, unknown
 from fedskew.types import Indices
 
 SETTINGS = ("top", "scale")
@@ -25,10 +24,10 @@ SCALES = ("client", "feature")
 class Features:
     """Which features are kept and how they are scaled, checked before anything is computed.
 
-    ``top`` keeps the features that tell classes apart best: those whose class means, over the
+    ``top`` keeps the features that separate classes best: those whose class means, over the
     training rows of all seen clients, vary most. ``scale`` maps each client's training rows to
     0..1: "client" by the smallest and largest value among all its features, "feature" by those of
-    each feature. Its other rows are scaled by the same figures, and may leave that range.
+    each feature. Its other rows are scaled by the same numbers, and may leave that range.
     """
 
     top: int | None = None
@@ -53,7 +52,7 @@ class Features:
 
 @dataclass(frozen=True)
 class ClassSums:
-    """All that a client tells about its features: their sum over each class, and class sizes."""
+    """All that a client sends about its features: their sum over each class, and class sizes."""
 
     sums: NDArray[np.float64]
     counts: NDArray[np.int64]
@@ -74,7 +73,8 @@ def client_sums(x: Tensor, y: Tensor, classes: int) -> ClassSums:
 def choose(sent: Sequence[ClassSums], top: int) -> Indices:
     """The features whose class means vary most, in their original order; of equals, the first.
 
-    The server adds up what clients sent and knows no more. Classes nobody holds have no mean.
+    The server adds up what clients sent and knows nothing else. A class that no client holds has
+    no mean.
     """
     sums = np.sum([each.sums for each in sent], axis=0)
     counts = np.sum([each.counts for each in sent], axis=0)
@@ -97,16 +97,16 @@ class Range:
 
     @classmethod
     def around(cls, ranges: Sequence[Range]) -> Range:
-        """The range of all rows together, from those of their holders."""
+        """The range of all rows together, from the clients' ranges."""
         return cls(
             torch.stack([each.low for each in ranges]).amin(dim=0),
             torch.stack([each.high for each in ranges]).amax(dim=0),
         )
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Rows with this range mapped to 0..1; what is constant becomes 0 and keeps its unit."""
+        """Rows with this range mapped to 0..1; a constant becomes 0 and is not rescaled."""
         width = self.high - self.low
-        # Rounding noise around a constant is not a range: dividing by it would blow it up.
+        # Rounding noise around a constant is not a range: dividing by it would amplify it.
         noise = 1e-6 * torch.maximum(self.low.abs(), self.high.abs())
         return (x - self.low) / torch.where(width > noise, width, 1.0)
 
@@ -116,10 +116,11 @@ def with_features(
 ) -> Federation:
     """The federation with fewer or scaled features.
 
-    Seen clients choose what is kept. Everybody scales by its own training rows, for which no label
-    is needed: unseen clients too. ``central`` are the clients the central test set was collected
-    from, with the rows it has of their test splits: these it holds as their clients scaled them.
-    Rows that come from no client are scaled by the range of all seen clients' training rows.
+    Seen clients choose which features are kept. Every client, unseen ones too, scales by its own
+    training rows, for which no label is needed. ``central`` are the clients the central test set
+    was collected from, with the rows it has of their test splits: these are scaled as their clients
+    scale them. Rows that come from no client are scaled by the range of all seen clients' training
+    rows.
     """
     if features == Features():
         return federation
@@ -140,11 +141,9 @@ def _with_top(federation: Federation, top: int) -> Federation:
         raise ConfigError(
             f"top of features is {top}, but {federation.name} has only {count} features."
         )
-    # In the order of names: sums of fractions depend on the order a little.
-    clients = sorted(federation.clients, key=lambda client: client.name)
     sent = [
-        client_sums(federation.x[c.train], federation.y[c.train], federation.classes)
-        for c in clients
+        client_sums(federation.x[rows], federation.y[rows], federation.classes)
+        for rows in training_rows(federation.clients)
     ]
     kept = choose(sent, top)
     return federation.with_data(x=federation.x[:, kept], features=tuple(kept.tolist()))

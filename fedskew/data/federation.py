@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.errors import DataError
+from fedskew.trust.names import check_names
 from fedskew.types import Indices
+
+Floats = NDArray[np.float64]
+SPLITS = ("train", "validation", "test", "environment")
+"""What a client's rows are for; the last are of an environment held out of the other three."""
 
 
 def _no_samples() -> Indices:
@@ -21,24 +27,39 @@ def _no_samples() -> Indices:
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """One participant: which rows of the federation's storage it holds, split three ways."""
+    """One participant: which rows of the federation's storage it holds, split three ways.
+
+    ``environment`` are rows of an environment that is held out of all three, to choose models by.
+    """
 
     name: str
     train: Indices
     validation: Indices = field(default_factory=_no_samples)
     test: Indices = field(default_factory=_no_samples)
+    environment: Indices = field(default_factory=_no_samples)
 
     def split(self, name: str) -> Indices:
-        return {"train": self.train, "validation": self.validation, "test": self.test}[name]
+        found: Indices = getattr(self, name)
+        return found
+
+
+def all_rows(client: Client) -> Indices:
+    """What a client holds in any split, each row once, in order."""
+    return np.unique(np.concatenate([client.train, client.validation, client.test]))
+
+
+def training_rows(clients: Sequence[Client]) -> list[Indices]:
+    """Each client's, in the order of names: sums of fractions depend on the order a little."""
+    return [client.train for client in sorted(clients, key=lambda client: client.name)]
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Clients, unseen clients and a central test set, as index sets over one copy of the data.
 
-    ``x`` holds one float32 sample a row, already scaled; ``y`` its class. ``environment``, where
+    ``x`` holds one float32 sample per row, already scaled; ``y`` its class. ``environment``, where
     it exists, gives each row the id (from 0 on) of the environment it was drawn from inside its
-    client, and ``environments_by`` says what told them apart: "colour", "rotation", "owner",
+    client, and ``environments_by`` says how they differ: "colour", "rotation", "owner",
     "random" or "data". ``owner``, where it is known, numbers the writer, subject or source of each
     row. ``public`` rows belong to nobody; everybody may look at them, but not at their labels.
     ``odd`` names clients that were made unlike the others on purpose. ``features`` gives, where
@@ -78,9 +99,7 @@ class Federation:
         if not self.clients:
             raise DataError(f"federation {self.name!r} has no clients.")
         names = [client.name for client in (*self.clients, *self.unseen)]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"federation {self.name!r} has two clients named {twice!r}.")
+        check_names(self.name, names)
         for name in self.odd:
             if name not in names:
                 raise DataError(
@@ -102,7 +121,7 @@ class Federation:
         is_public = np.zeros(len(self.y), dtype=bool)
         is_public[self.public] = True
         for client in (*self.clients, *self.unseen):
-            for rows in (client.train, client.validation, client.test):
+            for rows in map(client.split, SPLITS):
                 self._check_rows(f"client {client.name!r}", rows)
                 if is_public[rows].any():
                     row = int(rows[is_public[rows]][0])
@@ -192,12 +211,21 @@ class Federation:
         return replace(self, **changes)
 
 
+def checked_federation(maker: str, made: object) -> Federation:
+    """What a function made, if it is a federation."""
+    if not isinstance(made, Federation):
+        raise DataError(f"{maker} returned {type(made).__name__}, not a fedskew Federation.")
+    return made
+
+
 def check_samples(name: str, x: Tensor, y: Tensor, classes: int) -> None:
     """Refuse samples no model could train on, saying which and where."""
     if len(x) != len(y):
         raise DataError(f"{name}: {len(x)} samples but {len(y)} labels.")
     if x.dtype != torch.float32:
         raise DataError(f"{name}: samples must be float32, not {x.dtype}.")
+    if y.dtype != torch.int64:
+        raise DataError(f"{name}: labels must be whole numbers (int64), not {y.dtype}.")
     # The extremes of non-finite values are not finite, and finding them copies nothing.
     if x.numel() and not bool(torch.stack(x.aminmax()).isfinite().all()):
         row = int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0, 0])
@@ -205,3 +233,30 @@ def check_samples(name: str, x: Tensor, y: Tensor, classes: int) -> None:
     if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
         row = int(((y < 0) | (y >= classes)).nonzero()[0, 0])
         raise DataError(f"{name}: label {int(y[row])} of sample {row} is outside 0..{classes - 1}.")
+
+
+def true_log_ratio(
+    clients: Sequence[Client], log_laws: Callable[[Indices], Floats], rows: int
+) -> Tensor:
+    """log p(x)/q_k(x) of each row that a client k holds, NaN for all other rows.
+
+    ``rows`` is the number of rows in the storage. p = sum_j c_j q_j is the mean of the clients'
+    laws by their training rows. ``log_laws`` gives log q_j(x) for some rows [rows, clients], up to
+    a term that all clients share.
+
+    >>> two = [Client("ann", np.array([0, 1, 2])), Client("bob", np.array([3]))]
+    >>> laws = np.log(np.tile([0.2, 0.4], (5, 1)))  # p is 3/4 * .2 + 1/4 * .4 = .25
+    >>> true_log_ratio(two, lambda held: laws[held], 5).exp().round(decimals=3).tolist()
+    [1.25, 1.25, 1.25, 0.625, nan]
+    """
+    sizes = np.array([len(client.train) for client in clients])
+    ratio = np.full(rows, np.nan)
+    for k, client in enumerate(clients):
+        held = all_rows(client)
+        logs = log_laws(held)
+        # Counts stay whole and differences come first, so that equal laws give exactly 0.
+        apart = logs - logs[:, [k]]
+        most = apart.max(axis=1)
+        mean = (np.exp(apart - most[:, None]) * sizes).sum(axis=1) / sizes.sum()
+        ratio[held] = np.log(mean) + most
+    return torch.from_numpy(ratio).float()

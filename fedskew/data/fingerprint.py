@@ -12,16 +12,19 @@ from torch import Tensor
 
 from fedskew.data.federation import Client, Federation
 
+HELD_OUT = "environment"
+"""Rows of clients that count only where there are some: the first run folders knew of none."""
+
 
 def fingerprint(federation: Federation) -> str:
-    """The SHA-256 of all that a federation holds, except for the name it goes by.
+    """The SHA-256 of all that a federation holds, except its name.
 
     Every byte is read, in place: about 0.15 s for the 220 MB of MNIST.
     """
     digest = hashlib.sha256()
     for path, value in _leaves(federation, ""):
         if isinstance(value, np.ndarray):
-            # The text before the bytes keeps arrays of the same bytes but other shapes apart.
+            # The text before the bytes distinguishes arrays with the same bytes but other shapes.
             digest.update(f"{path}: {value.dtype.str} {value.shape}\n".encode())
             digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
         else:
@@ -30,11 +33,15 @@ def fingerprint(federation: Federation) -> str:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Arrays and plain values, each with its place. A field added later is never forgotten."""
+    """Arrays and plain values, each with its path; fields added later are included."""
     if isinstance(value, Federation | Client):
         for field in fields(value):
-            if not (field.name == "name" and isinstance(value, Federation)):
-                yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
+            inner = getattr(value, field.name)
+            if field.name == "name" and isinstance(value, Federation):
+                continue
+            if field.name == HELD_OUT and isinstance(value, Client) and not len(inner):
+                continue
+            yield from _leaves(inner, f"{path}.{field.name}")
     elif isinstance(value, tuple):
         yield f"{path}.length", len(value)
         for place, item in enumerate(value):

@@ -1,13 +1,11 @@
-"""Low-level readers: one function per file format, each refusing damaged files by name."""
+"""Finding files, and reading them: a function per format, each refusing damaged files by name."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import math
-import pickle
 import struct
 import zipfile
 import zlib
@@ -19,20 +17,41 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedskew.data.bounded import PIXELS, check_npz, check_regular, unzipped
 from fedskew.errors import DataError
 
 Array = NDArray[Any]
 
 IMAGE_SUFFIXES = frozenset({".png", ".ppm", ".pgm", ".jpg", ".jpeg", ".bmp"})
+OTHER_IMAGES = frozenset(
+    {".svg", ".gif", ".tif", ".tiff", ".webp", ".heic", ".avif", ".jp2", ".dcm"}
+)
+"""Images nobody would want to be left out without a word."""
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """A file by its name, its name with .gz, or the first match of a glob."""
+    if "*" in name:
+        return min(folder.glob(name), default=None)
+    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+
+
+def existing(folder: Path, name: str) -> Path:
+    """A file that must be there."""
+    path = find_file(folder, name)
+    if path is None:
+        raise DataError(f"{folder / name} is missing.")
+    return path
 
 
 def read_bytes(path: Path) -> bytes:
     """A file's content, unpacked if it is gzip whatever its name says."""
+    check_regular(path)
     try:
         data = path.read_bytes()
-        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        return unzipped(path, data) if data[:2] == b"\x1f\x8b" else data
+    except (EOFError, zlib.error) as error:
         raise DataError(f"{path} is a damaged or truncated gzip file; fetch it again.") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
@@ -74,11 +93,14 @@ def read_npz(path: Path, wanted: Sequence[str]) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     key = ""
     try:
+        check_npz(path, set(wanted))
         with np.load(path, allow_pickle=False) as archive:
             for key in wanted:
                 if key in archive.files:
                     arrays[key] = archive[key]
-    except (ValueError, EOFError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged archive can fail in any way at all
         if "allow_pickle" in str(error):
             raise DataError(
                 f"{path}: {key!r} is an object array, which is refused because reading it could "
@@ -86,68 +108,6 @@ def read_npz(path: Path, wanted: Sequence[str]) -> dict[str, Array]:
             ) from error
         raise DataError(f"{path} is damaged: array {key!r} cannot be read.") from error
     return arrays
-
-
-def _latin1(text: str, encoding: str = "latin1") -> bytes:
-    """Stands in for codecs.encode, which pickles use to spell bytes and could abuse."""
-    return text.encode("latin1")
-
-
-_ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _latin1,
-}
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles plain containers and numpy arrays, and looks up nothing else."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(io.BytesIO(read_bytes(path)), encoding="bytes")
-        self.path = path
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise DataError(
-                f"{self.path} asks for {module}.{name}, which no array needs; refused, because "
-                "reading it could run code."
-            )
-        return _ALLOWED[module, name]
-
-
-def read_pickle(path: Path) -> dict[str, Any]:
-    """A pickled dict of arrays and lists, as CIFAR is distributed, keys made str."""
-    try:
-        content = _ArraysOnly(path).load()
-    except DataError:
-        raise
-    except Exception as error:  # a damaged pickle can fail in any way at all
-        raise DataError(f"{path} is a damaged or truncated pickle; fetch it again.") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} holds {type(content).__name__}, not a dict of arrays.")
-    return {_text(key): value for key, value in content.items()}
-
-
-def _text(value: object) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
-
-
-def read_cifar_pickle(path: Path, label_key: str) -> tuple[Array, Array]:
-    """Pixels [N, 3, 32, 32] and labels of one python batch."""
-    batch = read_pickle(path)
-    missing = [key for key in ("data", label_key) if key not in batch]
-    if missing:
-        raise DataError(f"{path} has no {missing[0]!r}; it is not the CIFAR batch it should be.")
-    pixels, labels = np.asarray(batch["data"]), np.asarray(batch[label_key])
-    if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3072) or labels.dtype.kind != "i":
-        raise DataError(
-            f"{path}: 'data' should be uint8 [{labels.size}, 3072] to match its labels, not "
-            f"{pixels.dtype} {list(pixels.shape)}."
-        )
-    return pixels.reshape(-1, 3, 32, 32), labels.astype(np.int64)
 
 
 def read_cifar_binary(path: Path, label_bytes: int) -> tuple[Array, Array]:
@@ -168,7 +128,7 @@ def read_leaf(path: Path, features: int) -> Iterator[tuple[str, Array, Array]]:
     try:
         users = json.loads(read_text(path))["user_data"]
         items = [(str(name), data["x"], data["y"]) for name, data in users.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is not a LEAF file: it needs 'user_data' with 'x' and 'y' for every user."
         ) from error
@@ -185,7 +145,7 @@ def read_leaf(path: Path, features: int) -> Iterator[tuple[str, Array, Array]]:
 
 
 def read_numbers(path: Path, dtype: type[np.generic] = np.float32) -> Array:
-    """A text file of numbers between blanks, one row a line."""
+    """A text file of numbers between blanks, one row per line."""
     lines = read_text(path).splitlines()
     if not any(line.strip() for line in lines):
         raise DataError(f"{path} is empty.")
@@ -215,8 +175,11 @@ def read_csv(path: Path, delimiter: str = ",") -> tuple[list[str], list[list[str
 
 def read_image(path: Path, size: int | None = None, grey: bool | None = None) -> Array:
     """An image as uint8 [H, W] or [H, W, 3]; grey None keeps grey images grey."""
+    check_regular(path)
     try:
         with Image.open(path) as image:
+            if image.width * image.height > PIXELS:
+                raise DataError(f"{path} has {image.width}x{image.height} pixels: make it smaller.")
             if image.mode.startswith("I"):
                 # 16-bit X-rays: converting directly would clip everything above 255 to white.
                 picture = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
@@ -225,14 +188,38 @@ def read_image(path: Path, size: int | None = None, grey: bool | None = None) ->
             if grey is None:
                 grey = picture.mode in ("1", "L", "LA")
             picture = picture.convert("L" if grey else "RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged image can fail in any way at all
         raise DataError(f"{path} cannot be read as an image.") from error
     if size is not None and picture.size != (size, size):
         picture = picture.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(picture)
 
 
-def list_images(folder: Path) -> list[tuple[str, str, Path]]:
-    """(first folder, second folder, image) of a tree group/class/image, in sorted order."""
-    found = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_SUFFIXES)
-    return [(p.parent.parent.name, p.parent.name, p) for p in found]
+def read_image_tree(
+    folder: Path, size: int | None = None, grey: bool | None = None
+) -> tuple[Array, list[str], list[str]]:
+    """Images [N, ...] of a tree owner/class/image in sorted order, with their owners and classes.
+
+    Without a size every image must already have the same one.
+    """
+    found = sorted(folder.glob("*/*/*"))
+    paths = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES]
+    for path in found:
+        if path.suffix.lower() in OTHER_IMAGES:
+            raise DataError(f"{path} is an image of a kind that is not read: make it a PNG file.")
+    owners = [path.parent.parent.name for path in paths]
+    for group in sorted(p for p in folder.iterdir() if p.is_dir()):
+        if group.name not in owners:
+            raise DataError(f"{group} has no images in class folders ({group.name}/class/image).")
+    if not paths:
+        raise DataError(f"{folder} has no images in folders owner/class/image.")
+    pixels = [read_image(path, size, grey) for path in paths]
+    for image, path in zip(pixels, paths, strict=True):
+        if image.shape != pixels[0].shape:
+            raise DataError(
+                f"{path} has shape {list(image.shape)}, but {paths[0]} has "
+                f"{list(pixels[0].shape)}; make all images alike."
+            )
+    return np.stack(pixels), owners, [path.parent.name for path in paths]

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.data.deal import Labels, class_sizes, cut, deal, number_of_clients, spread
-from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.data.shares import Pool, Rng, class_sizes, cut, deal, number_of_clients, spread
+from fedskew.errors import ConfigError, DataError
+from fedskew.registry.knobs import Knob
 from fedskew.types import Indices
 
-SHARES = ("balanced", "even")
 _PASSES = 3
 
 
 def graded(
-    labels: Labels,
-    owners: Labels | None,
+    pool: Pool,
     clients: int | None,
-    rng: np.random.Generator,
+    rng: Rng,
     *,
-    fewest: int = 2,
-    share: str = "balanced",
+    fewest: Annotated[int, Knob("classes of the first client", ge=1)] = 2,
+    share: Annotated[
+        Literal["balanced", "even"],
+        Knob("'balanced': clients of similar size; 'even': classes cut evenly"),
+    ] = "balanced",
 ) -> list[Indices]:
-    """Clients hold ever more classes, from the fewest up to all; which ones is drawn for each.
+    """Clients hold increasing numbers of classes, from the fewest to all, each drawn at random.
 
     Clients overlap; the last one (with many clients, the last ones) holds all classes. With
     ``share = "even"`` each class is cut into equal parts for its holders, and sizes grow with the
     number of classes: for ten clients and ten classes, from about .3 to 1.6 of the mean size.
     ``"balanced"`` gives clients of few classes more of each, so that sizes stay comparable: about
-    .9 to 1.1 of the mean in that case, nearer to 1 with more clients. A client cannot outgrow its
-    classes, so with few clients some difference stays: for five, .8 to 1.1; for two, .4 to 1.6.
+    .9 to 1.1 of the mean in that case, nearer to 1 with more clients. A client cannot hold more
+    than all of its classes, so with few clients some difference stays: for five, .8 to 1.1; for
+    two, .4 to 1.6.
     """
     number = number_of_clients("graded", clients)
+    labels = pool.labels
     classes = np.unique(labels)
-    if not 1 <= fewest <= len(classes):
+    if fewest > len(classes):
         raise ConfigError(
             f"fewest of partition 'graded' must lie in 1..{len(classes)}, the number of classes, "
             f"not {fewest}."
         )
-    if share not in SHARES:
-        raise unknown("share of partition 'graded'", share, SHARES)
     sizes = class_sizes(labels, classes)
     holders = _draw_holders(len(classes), held_classes(len(classes), number, fewest), rng)
     short = sizes < holders.sum(axis=1)
@@ -54,7 +58,7 @@ def graded(
 
 
 def held_classes(classes: int, clients: int, fewest: int) -> Indices:
-    """How many classes each client holds: evenly from the fewest to all, the last client all.
+    """How many classes each client holds: evenly spaced from the fewest to all.
 
     >>> held_classes(10, 10, 2).tolist()
     [2, 3, 4, 5, 6, 7, 8, 9, 10, 10]
@@ -70,10 +74,10 @@ def _draw_holders(classes: int, held: Indices, rng: np.random.Generator) -> NDAr
 
 
 def _balanced(sizes: Indices, holders: NDArray[np.bool_]) -> Indices:
-    """A sample of each class for each holder, the others so that clients are of similar size.
+    """One sample of each class for each holder; the others make clients of similar size.
 
     Classes and clients are scaled in turn (iterative proportional fitting), but only a few times:
-    where equal sizes are out of reach, going on would take classes from the clients that hold most.
+    if equal sizes are out of reach, more would take classes from the clients that hold most.
     """
     weights = holders.astype(np.float64)
     for _ in range(_PASSES):

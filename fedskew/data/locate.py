@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedskew.data.raw import RawSamples
+from fedskew.data.dataset import RawSamples
+from fedskew.data.formats import find_file
+from fedskew.data.sources import QMNIST_FILES
 from fedskew.errors import DataError
 
 
@@ -15,7 +17,7 @@ from fedskew.errors import DataError
 class Layout:
     """One form a dataset comes in: where under a data folder, which files, and their reader.
 
-    Without ``files`` a place is itself the file wanted. A file may be gzipped, or a glob.
+    Without ``files`` a place is itself the file. A file may be gzipped, or a glob.
     """
 
     places: tuple[str, ...]
@@ -24,7 +26,7 @@ class Layout:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """What to tell a user to provide: every single file, or all files of the first place."""
+        """The files to ask a user for: every single file, or all files of the first place."""
         if not self.files:
             return self.places
         files = self.files[0] if len(self.files) == 1 else f"{{{','.join(self.files)}}}"
@@ -33,21 +35,6 @@ class Layout:
     def missing(self, folder: Path) -> tuple[str, ...]:
         """Which of the wanted files a folder lacks."""
         return tuple(name for name in self.files if find_file(folder, name) is None)
-
-
-def find_file(folder: Path, name: str) -> Path | None:
-    """A file by its name, its name with .gz, or the first match of a glob."""
-    if "*" in name:
-        return min(folder.glob(name), default=None)
-    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
-
-
-def existing(folder: Path, name: str) -> Path:
-    """A file that must be there."""
-    path = find_file(folder, name)
-    if path is None:
-        raise DataError(f"{folder / name} is missing.")
-    return path
 
 
 def data_folders(data_dir: Path | None) -> Iterator[Path]:
@@ -70,7 +57,7 @@ def _readable(what: str, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Missing:
-    """Nothing complete was found: where was looked, and which folders were nearly right."""
+    """Nothing complete was found: which folders were searched, and which lack only some files."""
 
     looked: tuple[str, ...]
     incomplete: tuple[str, ...]
@@ -97,3 +84,38 @@ def locate(
 def _chain(data_dir: Path | None, elsewhere: Sequence[Path]) -> Iterator[Path]:
     yield from data_folders(data_dir)
     yield from elsewhere
+
+
+def read_first(
+    name: str,
+    layouts: Sequence[Layout],
+    elsewhere: Sequence[Path],
+    get: str,
+    data_dir: Path | None,
+) -> RawSamples:
+    """The samples of a dataset in the first complete layout; ``get`` says where to get it."""
+    found = locate(data_dir, layouts, elsewhere)
+    if isinstance(found, Missing):
+        files = " or ".join(file for layout in layouts for file in layout.wanted)
+        wanted = "; ".join(found.incomplete) or f"it wants {files}"
+        raise DataError(
+            f"dataset {name!r} was not found: {wanted} (looked in {', '.join(found.looked)}); "
+            f"{get}, then set FEDSKEW_DATA or pass --data-dir."
+        )
+    layout, place = found
+    return layout.read(place)
+
+
+def qmnist_folder(data_dir: Path | None) -> Path:
+    """The folder with both QMNIST label files, which name the writer of every MNIST image."""
+    looked = []
+    for root in data_folders(data_dir):
+        looked.append(str(root))
+        for place in ("QMNIST-labels", "QMNIST/raw", "MNIST/raw", "."):
+            if all(find_file(root / place, name) for name in QMNIST_FILES):
+                return root / place
+    raise DataError(
+        f"dataset 'mnist' with writers=true wants QMNIST-labels/{QMNIST_FILES[0]}.gz and "
+        f"{QMNIST_FILES[1]}.gz (looked in {', '.join(looked)}); get them from the QMNIST "
+        "repository of Facebook Research, then set FEDSKEW_DATA or pass --data-dir."
+    )

@@ -6,22 +6,23 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from fedskew.data.dataset import Dataset
-from fedskew.data.federation import Federation
+from fedskew.data.bounded import check_regular, check_segments, most_unpacked
+from fedskew.data.dataset import Dataset, RawSamples, concatenate, read_shared, to_dataset
+from fedskew.data.datasets import DATASETS
+from fedskew.data.federation import Federation, checked_federation
 from fedskew.data.formats import Array, read_csv
 from fedskew.data.prepare import Preparation
-from fedskew.data.raw import RawSamples, concatenate, read_shared, to_dataset
-from fedskew.data.sources import read_image_tree
+from fedskew.data.sources import read_owner_tree
 from fedskew.errors import DataError
-from fedskew.plugins import call_function
+from fedskew.registry.knobs import Knob, declared_knobs
 
-OPTIONS = {"label": "label", "image_size": None}
-"""Settings of a user's files and their defaults."""
 _TABLES = (".csv", ".parquet")
+MANY_ROWS = 20
+"""Of so many rows, two should be of one class."""
 _CLIENT_FILES = (".npz", *_TABLES)
 
 
@@ -29,10 +30,10 @@ def load_own(
     source: str | Path,
     *,
     normalise: str = "standard",
-    classes: Sequence[int] | None = None,
+    classes: Sequence[int | Sequence[int]] | None = None,
     image: Mapping[str, int] | None = None,
-    label: str = "label",
-    image_size: int | None = None,
+    label: Annotated[str, Knob("column of the labels in CSV and Parquet files")] = "label",
+    image_size: Annotated[int | None, Knob("side that images are resized to", ge=1)] = None,
 ) -> Dataset:
     """Samples from one npz, a folder with a file per client, or folders client/class/image.
 
@@ -47,7 +48,13 @@ def load_own(
         raw = _read_folder(path, label, image_size) if path.is_dir() else _read_file(path, label)
     except PermissionError as error:
         raise DataError(f"no permission to read {error.filename}.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
     return to_dataset(path.stem, raw, preparation)
+
+
+FILE_KNOBS = {n: knob for n, knob in declared_knobs(load_own).items() if knob.knob.text}
+"""What federation.options says of a user's own files."""
 
 
 def _read_file(path: Path, label: str) -> RawSamples:
@@ -62,7 +69,7 @@ def _read_folder(folder: Path, label: str, image_size: int | None) -> RawSamples
     listed = [folder / name for name in sorted(os.listdir(folder)) if not name.startswith(".")]
     files = [path for path in listed if path.suffix.lower() in _CLIENT_FILES and path.is_file()]
     if not files and any(path.is_dir() for path in listed):
-        return read_image_tree(folder, image_size)
+        return read_owner_tree(folder, image_size)
     if not files:
         raise DataError(
             f"{folder} has neither a .npz, .csv or .parquet file per client nor folders of images."
@@ -135,9 +142,15 @@ def _read_parquet_columns(path: Path) -> dict[str, list[Any]]:
         raise DataError(
             f"{path}: reading Parquet needs pyarrow: pip install 'fedskew[parquet]'."
         ) from error
+    check_regular(path)
     try:
+        about = pyarrow.parquet.read_metadata(path)
+        if about.num_rows * about.num_columns * 4 > most_unpacked(path.stat().st_size):
+            raise DataError(f"{path} holds far more cells than a file of its size can.")
         columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
-    except (pyarrow.ArrowException, OSError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged file can fail in any way at all
         raise DataError(f"{path} is not a complete Parquet file.") from error
     return columns
 
@@ -146,13 +159,15 @@ def _numbers(path: Path, column: str, cells: Sequence[Any]) -> Array:
     """A column as float32; only when that fails is the offending cell looked for."""
     try:
         values = np.array(cells, dtype=np.float64)
-    except (ValueError, TypeError):
+        if any(isinstance(cell, str) and "_" in cell for cell in cells):
+            raise ValueError("Python's own way to write 1_000")
+    except (ValueError, TypeError, OverflowError):
         values = np.array([float(cell) if _is_number(cell) else np.nan for cell in cells])
     bad = ~(np.abs(values) <= np.finfo(np.float32).max)
     if bad.any():
         row = int(bad.argmax())
         raise DataError(
-            f"{path}: row {row + 1}, column {column!r} holds {cells[row]!r}, "
+            f"{path}: row {row + 1}, column {column!r} holds {cells[row]!r:.60}, "
             "which is not a finite number."
         )
     return values.astype(np.float32)
@@ -161,9 +176,9 @@ def _numbers(path: Path, column: str, cells: Sequence[Any]) -> Array:
 def _is_number(cell: Any) -> bool:
     try:
         float(cell)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return False
-    return True
+    return not (isinstance(cell, str) and "_" in cell)
 
 
 def _label(path: Path, column: str, row: int, value: Any) -> str:
@@ -188,17 +203,32 @@ def _join_tables(origin: Path, tables: Sequence[_Table]) -> RawSamples:
     return RawSamples(origin, np.concatenate([table.x for table in tables]), y, class_names)
 
 
+def check_learnable(source: str, data: Dataset) -> None:
+    """Refuse samples that nothing can be learned from, and measurements where classes are wanted:
+    fractions, or a label of its own for each row.
+    """
+    check_segments(source, data.segment)
+    if bool((data.x == data.x[0]).all()):
+        raise DataError(f"{source}: all samples are the same; nothing can be learned from them.")
+    names, rows = data.class_names, len(data.y)
+    fraction = next((n for n in names if _is_number(n) and not float(n).is_integer()), None)
+    if fraction is not None:
+        raise DataError(
+            f"{source}: label {fraction} is a fraction: labels must be classes, by name or number."
+        )
+    if rows > MANY_ROWS and len(names) == rows:
+        raise DataError(
+            f"{source}: all {rows} labels differ, so they are no classes: name the right column "
+            "with federation.options.label."
+        )
+
+
 def _numbers_first(label: str) -> tuple[bool, float, str]:
     """Sort 2 before 10, and numbers before words."""
     number = float(label) if _is_number(label) else float("nan")
     return (number != number, 0.0 if number != number else number, label)
 
 
-def load_function(target: str, **options: Any) -> Federation:
-    """The federation that a user's ``module:function`` returns when called with the options."""
-    federation = call_function("dataset", target, **options)
-    if not isinstance(federation, Federation):
-        raise DataError(
-            f"dataset {target!r} returned {type(federation).__name__}, not a fedskew Federation."
-        )
-    return federation
+def load_function(target: str, **knobs: Any) -> Federation:
+    """The federation that a user's ``module:function`` returns when called with these knobs."""
+    return checked_federation(f"dataset {target!r}", DATASETS.find(target).make(**knobs))

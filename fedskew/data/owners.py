@@ -1,40 +1,44 @@
-"""Clients that are the owners of samples, or pieces of what an owner has."""
+"""Clients that are the owners of samples, or pieces of an owner's samples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
-from fedskew.data.choice import at_least
 from fedskew.data.dataset import Dataset
-from fedskew.data.deal import Labels, occurrence
+from fedskew.data.shares import Labels, Pool, Rng, occurrence
 from fedskew.errors import DataError
+from fedskew.registry.knobs import Knob
+from fedskew.trust.names import check_names
 from fedskew.types import Indices
+
+MinSamples = Annotated[int, Knob("owners with fewer samples are left out", ge=0)]
 
 
 def owner(
-    labels: Labels,
-    owners: Labels | None,
+    pool: Pool,
     clients: int | None,
-    rng: np.random.Generator,
-    segments: Labels | None = None,
+    rng: Rng,
     *,
-    min_samples: int = 0,
-    size: int = 0,
-    shuffled: bool = False,
+    min_samples: MinSamples = 0,
+    size: Annotated[
+        int,
+        Knob("approximate samples in each piece of an owner; 0: an owner is one client", ge=0),
+    ] = 0,
+    shuffled: Annotated[bool, Knob("pieces are drawn at random, not in stored order")] = False,
 ) -> list[Indices]:
     """One client per writer, subject or source; fewer clients are a seeded choice of owners.
 
-    ``size`` cuts what each owner has into clients of about so many samples in all: source-00,
-    source-01 and so on. Samples that overlap (segments) stay together, and fewer clients are a
-    choice of pieces. With 0 an owner is one client. Pieces follow the order in which samples are
-    stored, which may be that of labels; ``shuffled`` deals them at random instead.
+    ``size`` cuts each owner's samples into clients of about this size: source-00, source-01 and so
+    on. Samples that overlap (segments) stay together, and fewer clients are a choice of pieces.
+    With 0 an owner is one client. Pieces follow the order in which samples are stored, which may be
+    that of labels; ``shuffled`` puts samples into pieces at random instead.
     """
-    at_least("size", size, 0)
-    parts = _by_owner("owner", owners, min_samples)
+    parts = _by_owner("owner", pool.owners, min_samples)
     if size:
-        units = np.arange(len(labels)) if segments is None else segments
+        units = np.arange(len(pool)) if pool.segments is None else pool.segments
         order_by = rng if shuffled else None
         parts = [piece for part in parts for piece in _pieces(part, units[part], size, order_by)]
     if not parts or (clients or 0) > len(parts):
@@ -49,21 +53,19 @@ def owner(
 
 
 def owner_groups(
-    labels: Labels,
-    owners: Labels | None,
+    pool: Pool,
     clients: int | None,
-    rng: np.random.Generator,
+    rng: Rng,
     *,
-    owners_per_client: int = 3,
-    min_samples: int = 0,
+    owners_per_client: Annotated[int, Knob("owners of each client", ge=1)] = 3,
+    min_samples: MinSamples = 0,
 ) -> list[Indices]:
-    """Several writers, subjects or sources per client: a seeded choice, so many each.
+    """Several writers, subjects or sources per client: a seeded choice, the same number for each.
 
-    All owners with ``min_samples`` take part if the number of clients is left open; where they do
-    not divide evenly, the first clients then have more of them.
+    All owners with ``min_samples`` take part if the number of clients is not given; if they do not
+    divide evenly, the first clients have one more.
     """
-    at_least("owners_per_client", owners_per_client, 1)
-    parts = _by_owner("owner-groups", owners, min_samples)
+    parts = _by_owner("owner-groups", pool.owners, min_samples)
     number = len(parts) // owners_per_client if clients is None else clients
     if not 0 < number * owners_per_client <= len(parts):
         raise DataError(
@@ -104,9 +106,25 @@ def _pieces(
     return [rows[piece == number] for number in np.unique(piece)]
 
 
-def owner_names(dataset: Dataset, owners: Indices, in_pieces: bool) -> list[str]:
-    """What clients are called, given the owner each one's samples are from."""
+def owners_of(dataset: Dataset, parts: Sequence[Indices]) -> Indices | None:
+    """The owner of each client's rows, if every client holds rows of only one owner."""
+    return None if dataset.owner is None else dataset.owner[[part[0] for part in parts]]
+
+
+def client_names(
+    dataset: Dataset,
+    parts: Sequence[Indices],
+    owners: Indices | None,
+    partition: str,
+    in_pieces: bool,
+) -> list[str]:
+    """Names of clients: their owner's, numbered if owners are cut into pieces, or just numbers."""
+    if owners is None:
+        stem = "group" if partition == "owner-groups" else "client"
+        width = max(3, len(str(len(parts) - 1)))
+        return [f"{stem}-{i:0{width}d}" for i in range(len(parts))]
     names = [dataset.owner_names[i] if dataset.owner_names else f"owner-{i}" for i in owners]
+    check_names(dataset.name, dict.fromkeys(names))
     if not in_pieces:
         return names
     turns = occurrence(owners)
@@ -115,12 +133,12 @@ def owner_names(dataset: Dataset, owners: Indices, in_pieces: bool) -> list[str]
 
 
 def own_rows(owner_of_row: Indices, rows: Indices, owners: Indices) -> list[Indices]:
-    """Of some rows, those of each client's owner; clients of one owner share them in order."""
+    """For each client, the rows of its owner; clients of the same owner share them in order."""
     counts = zip(*np.unique(owners, return_counts=True), strict=True)
     shares = {i: np.array_split(rows[owner_of_row[rows] == i], count) for i, count in counts}
     return [shares[i][turn] for i, turn in zip(owners, occurrence(owners), strict=True)]
 
 
 def group_rows(owner_of_row: Indices, rows: Indices, parts: Sequence[Indices]) -> list[Indices]:
-    """Of some rows, those of the owners whose rows each client holds."""
+    """For each client, the rows of all owners whose rows it holds."""
     return [rows[np.isin(owner_of_row[rows], owner_of_row[part])] for part in parts]

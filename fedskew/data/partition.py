@@ -1,16 +1,19 @@
-"""Ways to divide a pool of labelled samples over clients, each a pure function of a seed."""
+"""Ways to divide a pool of labelled samples among clients, each a pure function of a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fedskew.data.choice import Choice, at_least, register
-from fedskew.data.deal import (
+from fedskew.data.graded import graded
+from fedskew.data.owners import owner, owner_groups
+from fedskew.data.shares import (
+    Draws,
     Labels,
+    Pool,
+    Rng,
     class_sizes,
     cut,
     deal,
@@ -18,15 +21,15 @@ from fedskew.data.deal import (
     number_of_clients,
     spread,
 )
-from fedskew.data.graded import graded
-from fedskew.data.owners import owner, owner_groups
-from fedskew.errors import ConfigError, DataError, unknown
+from fedskew.errors import ConfigError, DataError, at_least
+from fedskew.registry.entries import Entry, Registry
+from fedskew.registry.knobs import Knob
 from fedskew.types import Indices
 
-Rng = np.random.Generator
-
-PARTITIONS: dict[str, Choice] = {}
-_named = partial(register, "partition", PARTITIONS)
+PARTITIONS = Registry("partition", "partitions", Entry, leading=3)
+"""Functions ``(pool, clients, rng, **knobs)`` that return each client's positions in the pool."""
+_named = PARTITIONS.register
+HALF = Draws()
 
 
 def partition(
@@ -41,16 +44,13 @@ def partition(
 ) -> list[Indices]:
     """Divide a pool by a named partition: the sorted positions each client gets.
 
-    ``segments`` groups samples that overlap; only partition ``owner`` minds them.
-
     >>> labels = np.array([0, 0, 1, 1, 2, 2])
     >>> [p.tolist() for p in partition("one-class", labels, clients=None,
     ...                                rng=np.random.default_rng(0))]
     [[0, 1], [2, 3], [4, 5]]
     """
-    if name not in PARTITIONS:
-        raise unknown("partition", name, PARTITIONS)
-    PARTITIONS[name].check(knobs or {})
+    entry = PARTITIONS.find(name)
+    entry.check(knobs or {})
     if len(labels) == 0:
         raise DataError(f"partition {name!r} was given no samples to divide.")
     if clients is not None:
@@ -59,115 +59,97 @@ def partition(
             raise DataError(
                 f"{clients} clients cannot share {len(labels)} samples: ask for fewer clients."
             )
-    minded = (segments,) if name == "owner" else ()
-    parts = PARTITIONS[name].function(labels, owners, clients, rng, *minded, **(knobs or {}))
-    return [np.sort(part).astype(np.int64) for part in parts]
+    parts = entry.make(Pool(labels, owners, segments), clients, rng, **(knobs or {}))
+    if not isinstance(parts, list | tuple):
+        raise DataError(f"partition {name!r} must return a list of places, not {parts!r:.60}.")
+    return [_rows(name, part, len(labels)) for part in parts]
 
 
-def matched_test(
-    train_parts: Sequence[Indices],
-    train_labels: Labels,
-    test_labels: Labels,
-    rng: Rng,
-) -> list[Indices]:
-    """Share test rows so that each client is tested on the labels it trains on.
-
-    Each class's test rows go to the clients in proportion to their training samples of that
-    class (largest remainder), so no client is tested on a label it never saw.
-    """
-    classes = np.unique(train_labels)
-    held = np.stack([class_sizes(train_labels[part], classes) for part in train_parts], axis=1)
-    available = class_sizes(test_labels, classes)
-    counts = np.stack(
-        [
-            largest_remainder(int(total), row, rng) if row.any() else row
-            for total, row in zip(available, held, strict=True)
-        ]
-    )
-    return deal(test_labels, classes, counts, rng)
+def _rows(name: str, part: Any, rows: int) -> Indices:
+    """One client's places in the pool, as a partition must give them."""
+    places = np.asarray(part)
+    if places.ndim != 1 or (places.size and places.dtype.kind not in "ui"):
+        raise DataError(f"partition {name!r} must return places in the pool, not {part!r:.60}.")
+    if places.size and not (places.min() >= 0 and places.max() < rows):
+        raise DataError(f"partition {name!r} returned a place outside of the {rows} rows it has.")
+    return np.sort(places).astype(np.int64)
 
 
 @_named("iid")
-def iid(labels: Labels, owners: Labels | None, clients: int | None, rng: Rng) -> list[Indices]:
+def iid(pool: Pool, clients: int | None, rng: Rng) -> list[Indices]:
     """Equal random shares, whatever the label."""
-    return np.array_split(rng.permutation(len(labels)), number_of_clients("iid", clients))
+    return np.array_split(rng.permutation(len(pool)), number_of_clients("iid", clients))
 
 
 @_named("dirichlet")
 def dirichlet(
-    labels: Labels,
-    owners: Labels | None,
+    pool: Pool,
     clients: int | None,
     rng: Rng,
     *,
-    alpha: float = 0.5,
-    cap: bool = False,
-    min_size: int = 10,
-    retries: int = 100,
+    draws: Draws = HALF,
+    cap: Annotated[bool, Knob("clients stop at an equal share of the pool")] = False,
 ) -> list[Indices]:
     """Each class shared by Dirichlet(alpha) proportions; cap stops clients at an equal share.
 
     With ``cap`` a client that already holds samples/clients gets nothing of later classes, as in
-    FedDisco, PFLlib and NIID-Bench; sizes then differ less. All is drawn anew, at most
+    FedDisco, PFLlib and NIID-Bench; sizes then differ less. Everything is drawn again, at most
     ``retries`` times, until every client holds ``min_size`` samples.
     """
     number = number_of_clients("dirichlet", clients)
+    labels = pool.labels
     classes = np.unique(labels)
     sizes = class_sizes(labels, classes)
 
     def draw() -> Indices:
         counts = np.zeros((len(classes), number), dtype=np.int64)
         for row, size in enumerate(sizes):
-            proportions = rng.dirichlet(np.full(number, alpha))
+            proportions = rng.dirichlet(np.full(number, draws.alpha))
             if cap:
                 open_ = counts.sum(axis=0) < len(labels) / number
                 proportions = np.where(open_, proportions, 0.0)
-                # A tiny alpha can put every bit of mass on full clients.
+                # A tiny alpha can put all of the mass on clients that are full.
                 proportions = proportions if proportions.any() else open_.astype(float)
             counts[row] = cut(int(size), proportions)
         return counts
 
-    counts = _large_enough("dirichlet", draw, len(labels), number, alpha, min_size, retries)
+    counts = draws.until_large_enough("dirichlet", draw, len(pool), number)
     return deal(labels, classes, counts, rng)
 
 
 @_named("quantity")
 def quantity(
-    labels: Labels,
-    owners: Labels | None,
+    pool: Pool,
     clients: int | None,
     rng: Rng,
     *,
-    alpha: float = 0.5,
-    min_size: int = 10,
-    retries: int = 100,
+    draws: Draws = HALF,
 ) -> list[Indices]:
     """Sizes by Dirichlet(alpha), labels iid: clients differ only in how much they hold."""
     number = number_of_clients("quantity", clients)
 
     def draw() -> Indices:
-        return cut(len(labels), rng.dirichlet(np.full(number, alpha)))[None]
+        return cut(len(pool), rng.dirichlet(np.full(number, draws.alpha)))[None]
 
-    counts = _large_enough("quantity", draw, len(labels), number, alpha, min_size, retries)
-    return np.split(rng.permutation(len(labels)), np.cumsum(counts[0])[:-1])
+    counts = draws.until_large_enough("quantity", draw, len(pool), number)
+    return np.split(rng.permutation(len(pool)), np.cumsum(counts[0])[:-1])
 
 
 @_named("shards")
 def shards(
-    labels: Labels,
-    owners: Labels | None,
+    pool: Pool,
     clients: int | None,
     rng: Rng,
     *,
-    shards_per_client: int = 2,
+    shards_per_client: Annotated[int, Knob("shards of each client", ge=1)] = 2,
 ) -> list[Indices]:
-    """Classes cut into equal shards, dealt so that a client holds few labels (FedBABU).
+    """Classes cut into equal shards, assigned so that a client holds few labels (FedBABU).
 
     The list of all shards' labels is shuffled into one row per client; a row may repeat a label.
-    Where the shards do not divide evenly by classes, the largest classes get one more.
+    If the shards do not divide evenly by classes, the largest classes get one more.
     """
     number = number_of_clients("shards", clients)
-    at_least("shards_per_client", shards_per_client, 1)
+    labels = pool.labels
     classes = np.unique(labels)
     sizes = class_sizes(labels, classes)
     total = number * shards_per_client
@@ -190,22 +172,22 @@ def shards(
 
 @_named("biased")
 def biased(
-    labels: Labels,
-    owners: Labels | None,
+    pool: Pool,
     clients: int | None,
     rng: Rng,
     *,
-    variant: str = "random",
-    classes_per_client: int = 2,
+    variant: Annotated[
+        Literal["random", "even"],
+        Knob("classes grouped at random, or in order with even shares of each"),
+    ] = "random",
+    classes_per_client: Annotated[int, Knob("classes of each biased client", ge=1)] = 2,
 ) -> list[Indices]:
     """Client 0 holds every class, each other client a few classes of its own (NIID-2).
 
     The unbiased client takes an equal share of the pool: ``random`` draws it uniformly and groups
     the classes at random; ``even`` takes the same share of each class, in class order.
     """
-    if variant not in ("random", "even"):
-        raise unknown("variant of partition 'biased'", variant, ("random", "even"))
-    at_least("classes_per_client", classes_per_client, 1)
+    labels = pool.labels
     classes = np.unique(labels)
     if len(classes) % classes_per_client:
         raise ConfigError(
@@ -232,10 +214,9 @@ def biased(
 
 
 @_named("one-class")
-def one_class(
-    labels: Labels, owners: Labels | None, clients: int | None, rng: Rng
-) -> list[Indices]:
+def one_class(pool: Pool, clients: int | None, rng: Rng) -> list[Indices]:
     """One class per client; with more clients than classes, several share a class evenly."""
+    labels = pool.labels
     classes = np.unique(labels)
     number = len(classes) if clients is None else clients
     if number % len(classes):
@@ -249,17 +230,20 @@ def one_class(
 
 @_named("label-groups")
 def label_groups(
-    labels: Labels,
-    owners: Labels | None,
+    pool: Pool,
     clients: int | None,
     rng: Rng,
     *,
-    groups: list[list[int]] | None = None,
+    groups: Annotated[
+        Sequence[Sequence[int]] | None,
+        Knob("labels of each group, like [[0, 1], [2, 3]]; none: two halves of the labels"),
+    ] = None,
 ) -> list[Indices]:
     """Groups of clients share groups of labels evenly (default: two halves of the labels).
 
-    Labels in no group are left out. Clients are divided over the groups in order.
+    Labels in no group are left out. Clients are divided among the groups in order.
     """
+    labels = pool.labels
     if groups is None:
         groups = [half.tolist() for half in np.array_split(np.unique(labels), 2)]
     named = _group_labels(groups, labels)
@@ -280,44 +264,17 @@ _named("owner")(owner)
 _named("owner-groups")(owner_groups)
 
 
-def _large_enough(
-    name: str,
-    draw: Callable[[], Indices],
-    samples: int,
-    clients: int,
-    alpha: float,
-    min_size: int,
-    retries: int,
-) -> Indices:
-    """Draw tables of counts until every client (column) holds enough, a bounded number of times."""
-    if not 0 < alpha <= 1e6:
-        raise ConfigError(f"alpha of partition {name!r} must lie in 0 < alpha <= 1e6, not {alpha}.")
-    at_least("min_size", min_size, 0)
-    at_least("retries", retries, 1)
-    if min_size * clients <= samples:
-        for _ in range(retries):
-            counts = draw()
-            if counts.sum(axis=0).min() >= min_size:
-                return counts
-    raise DataError(
-        f"partition {name!r} could not give each of {clients} clients min_size={min_size} of "
-        f"{samples} samples with alpha={alpha} in {retries} draws: raise alpha, lower min_size or "
-        "ask for fewer clients."
-    )
-
-
-def _group_labels(groups: list[list[int]], labels: Labels) -> Indices:
-    """The labels named in groups, in order, once it is certain that each can be shared."""
-    wanted = "groups of partition 'label-groups' must be lists of labels like [[0, 1], [2, 3]]"
-    if not isinstance(groups, list) or not groups:
-        raise ConfigError(f"{wanted}, not {groups!r}.")
-    for group in groups:
-        if not isinstance(group, list) or not group or any(type(i) is not int for i in group):
-            raise ConfigError(f"{wanted}, not {group!r}.")
+def _group_labels(groups: Sequence[Sequence[int]], labels: Labels) -> Indices:
+    """The labels named in groups, in order, after checking that each can be shared."""
+    if not groups or not all(groups):
+        raise ConfigError(
+            "groups of partition 'label-groups' must be lists of labels like [[0, 1], [2, 3]], "
+            f"not {groups!r}."
+        )
     named = [label for group in groups for label in group]
     if len(set(named)) < len(named):
         twice = next(label for label in named if named.count(label) > 1)
-        raise ConfigError(f"label {twice} stands twice in groups: give it to one group.")
+        raise ConfigError(f"label {twice} is in groups twice: give it to one group.")
     missing = sorted(set(named) - set(labels.tolist()))
     if missing:
         raise ConfigError(f"label {missing[0]} in groups has no samples in the pool.")

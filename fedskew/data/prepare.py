@@ -16,7 +16,6 @@ from torch.nn.functional import interpolate
 
 from fedskew.data.formats import Array
 from fedskew.errors import ConfigError, DataError, unknown
-from fedskew.types import Indices
 
 NORMALISATIONS = ("standard", "unit", "signed")
 IMAGE_SETTINGS = ("side", "channels")
@@ -32,21 +31,22 @@ Floats = NDArray[np.float32]
 class Preparation:
     """What to make of a dataset, checked before any file is read.
 
-    ``normalise`` is "standard" (zero mean and unit deviation over training rows, or the published
-    figures where everybody uses them), "unit" (images in 0..1, features as stored) or "signed"
-    (images in -1..1, as a decoder that ends in tanh gives them; features are refused, for no
-    range of theirs is known). ``classes`` keeps only these classes, numbered anew in this order.
+    ``normalise`` is "standard" (zero mean and unit deviation over the training rows of the clients
+    that train, or the published figures where everybody uses them), "unit" (images in 0..1,
+    features as stored) or "signed" (images in -1..1, as a decoder that ends in tanh gives them;
+    features are refused, for no range of theirs is known). ``classes`` keeps only these classes,
+    renumbered in this order; a list among them makes several into one: ``[[0, 1, 2], [3, 4]]``.
     ``image`` is ``{"side": 32, "channels": 3}`` or one of the two: images are resized to a square
     (bilinear, smoothed where they shrink), grey is copied to three channels, and colour becomes
     grey by its luma (.299 red + .587 green + .114 blue).
 
     Images are converted first and scaled afterwards. Published figures are those of all classes
     and of the stored size: "standard" uses them for any choice of classes and channels, but takes
-    the figures of resized images from their own training rows.
+    the figures of resized images from the clients' own training rows.
     """
 
     normalise: str = "standard"
-    classes: Sequence[int] | None = None
+    classes: Sequence[int | Sequence[int]] | None = None
     image: Mapping[str, int] | None = None
 
     def __post_init__(self) -> None:
@@ -59,11 +59,14 @@ class Preparation:
 
 
 def _check_classes(classes: Any) -> None:
-    if not isinstance(classes, list | tuple) or any(type(number) is not int for number in classes):
+    entries = classes if isinstance(classes, list | tuple) else [None]
+    groups = [entry if isinstance(entry, list | tuple) else [entry] for entry in entries]
+    named = [number for group in groups for number in group]
+    if any(type(number) is not int for number in named):
         raise ConfigError(f"classes must be a list of class numbers like [1, 2], not {classes!r}.")
-    if not classes:
+    if not groups or not all(groups):
         raise ConfigError("classes must name at least one class: leave it out to keep all.")
-    twice = [number for number in classes if classes.count(number) > 1]
+    twice = [number for number in named if named.count(number) > 1]
     if twice:
         raise ConfigError(f"class {twice[0]} stands twice in classes: name it once.")
 
@@ -158,17 +161,13 @@ def convert(images: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def scale(
-    origin: Path | str,
-    x: Floats,
-    normalise: str,
-    train: Indices,
-    published: tuple[float, float] | None,
+    origin: Path | str, x: Floats, normalise: str, published: tuple[float, float] | None
 ) -> None:
-    """Normalise in place; statistics come from the training rows unless they are published."""
-    if normalise == "standard":
-        mean, std = published or moments(x, train)
+    """Normalise in place, as far as no figures of the data are needed: see ``Dataset``."""
+    if normalise == "standard" and published:
+        mean, deviation = published
         x -= mean
-        x /= std
+        x /= deviation
     elif normalise == "signed":
         if x.ndim == 2:
             raise DataError(
@@ -183,18 +182,3 @@ def scale(
             )
         x *= 2
         x -= 1
-
-
-def moments(x: Floats, rows: Indices) -> tuple[Any, Any]:
-    """Mean and standard deviation per channel or feature over some rows, in double precision.
-
-    Chunked, so that large images are never copied whole; a constant feature gets deviation 1.
-    """
-    axes = (0, 2, 3) if x.ndim == 4 else (0,)
-    count = len(rows) * int(np.prod(x.shape[2:]))
-    chunks = [rows[i : i + ROWS_AT_ONCE] for i in range(0, len(rows), ROWS_AT_ONCE)]
-    mean = sum(x[c].sum(axis=axes, dtype=np.float64, keepdims=True) for c in chunks) / count
-    squares = (np.square(x[c] - mean).sum(axis=axes, keepdims=True) for c in chunks)
-    std = np.sqrt(sum(squares) / count)
-    std[std <= 1e-6 * np.abs(mean)] = 1.0  # rounding noise around a constant is not a spread
-    return mean.astype(np.float32), std.astype(np.float32)

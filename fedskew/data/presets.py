@@ -1,29 +1,44 @@
-"""Datasets that stand for a base dataset under a skew: FeCMNIST and FeRotMNIST."""
+"""Datasets that stand for a base dataset under a skew: FeCMNIST, FeRotMNIST, ColoredMNIST."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from fedskew.data.skew import SKEWS
-from fedskew.errors import ConfigError, unknown
+from fedskew.errors import ConfigError
+from fedskew.registry.knobs import Declared, Knob, check_given
 
 BASES = ("mnist", "fashion-mnist", "digits")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A skew on one of the base datasets; ``options`` are its knobs and what they do.
+    """A skew on one of the base datasets, which takes some of the skew's knobs.
 
     ``unit`` presets need images in 0..1 and get them. They take "standard", which nobody can tell
-    from leaving the setting out, for "unit".
+    from leaving the setting out, for "unit". ``sets`` are knobs of the skew with other values than
+    its defaults. ``classes`` and ``image`` are those of the federation where it has none.
     """
 
     summary: str
     skew: str
-    options: dict[str, str]
+    takes: tuple[str, ...]
     unit: bool = False
+    sets: Mapping[str, Any] = field(default_factory=dict)
+    classes: tuple[tuple[int, ...], ...] | None = None
+    image: Mapping[str, int] | None = None
+
+    @property
+    def knobs(self) -> dict[str, Declared]:
+        """The base, and what the skew declares."""
+        base = Declared("base", Literal[BASES], BASES[0], Knob("the images"))
+        declared = {
+            name: replace(knob, default=self.sets.get(name, knob.default))
+            for name, knob in SKEWS.find(self.skew).knobs.items()
+        }
+        return {"base": base, **{name: declared[name] for name in self.takes}}
 
 
 @dataclass(frozen=True)
@@ -33,77 +48,68 @@ class Expanded:
     dataset: str
     normalise: str
     skew: dict[str, Any]
+    classes: list[list[int]] | None = None
+    image: dict[str, int] | None = None
 
 
 PRESETS: dict[str, Preset] = {
     "fe-cmnist": Preset(
         "Digits or clothes coloured by their clients; the central test set has other colours.",
         "colour",
-        {
-            "mode": "'client': any colour on any label, as published; 'class': a colour per class",
-            "channels": "3, or 1 for grey levels in place of colours",
-            "colours": "colours of a client, and of the test set",
-            "correlation": "class mode: by environment, the chance of the class's own colour "
-            "(default [0.95, 0.7])",
-            "shared": "class mode: all clients have the same class colours",
-            "test": "'held-out' colours, or 'permuted' class colours, which mislead",
-            "flat": "every inked pixel gets the plain colour; false: shaded",
-            "reference": "never use the last colour, as the published code does",
-        },
+        ("mode", "channels", "colours", "correlation", "shared", "test", "flat", "reference"),
         unit=True,
     ),
     "fe-rotmnist": Preset(
         "Digits or clothes turned by an angle of each client; the central test set is upright.",
         "rotation",
-        {
-            "low": "smallest angle of a client, in degrees",
-            "high": "largest angle of a client",
-            "spread": "how far images lie around the client's angle (default 10)",
-            "environments": "equal bins of a client's angles",
-            "test_angle": "angle of the central test set",
+        ("low", "high", "spread", "environments", "test_angle"),
+    ),
+    "colored-mnist": Preset(
+        "Low digits or high; colour goes with the label, but in the test set against it.",
+        "colour",
+        ("correlation", "label_noise", "test_correlation", "channels", "shared", "flat"),
+        unit=True,
+        sets={
+            "mode": "class",
+            "correlation": [0.9, 0.8],
+            "label_noise": 0.25,
+            "test_correlation": 0.1,
+            "channels": 2,
+            "shared": True,
+            "flat": False,
         },
+        classes=(tuple(range(5)), tuple(range(5, 10))),
+        image={"side": 14},
     ),
 }
 """By the name users type."""
 
 CLASS_CORRELATION = (0.95, 0.7)
+"""The chances of a class's own colour in class mode, unless others are given."""
 
 
 def expanded(name: str, options: Mapping[str, Any], normalise: str) -> Expanded:
     """The base dataset, scale and skew that a preset with these options stands for.
 
-    >>> expanded("fe-rotmnist", {"base": "digits", "low": 30}, "standard")
-    Expanded(dataset='digits', normalise='standard', skew={'name': 'rotation', 'low': 30})
+    >>> expanded("fe-rotmnist", {"base": "digits", "low": 30}, "standard").skew
+    {'name': 'rotation', 'low': 30}
     """
     preset = PRESETS[name]
+    check_given(options, preset.knobs, f"dataset {name!r}")
     knobs = dict(options)
     base = knobs.pop("base", BASES[0])
-    for option in knobs:
-        if option not in preset.options:
-            raise unknown(f"option of dataset {name!r}", option, ("base", *preset.options))
-    if base not in BASES:
-        raise unknown(f"base of dataset {name!r}", str(base), BASES)
-    SKEWS[preset.skew].check(knobs)
     if preset.unit and normalise == "signed":
         raise ConfigError(
             f"dataset {name!r} has images in 0..1, not 'signed' ones: leave federation.normalise "
             "out or set it to 'unit'."
         )
+    knobs = {**preset.sets, **knobs}
     if name == "fe-cmnist" and knobs.get("mode") == "class":
         knobs.setdefault("correlation", list(CLASS_CORRELATION))
-    return Expanded(base, "unit" if preset.unit else normalise, {"name": preset.skew, **knobs})
-
-
-def described_options(preset: Preset) -> dict[str, str]:
-    """What each option of a preset does, with its default where the text does not say it."""
-    defaults = SKEWS[preset.skew].knobs
-    base = f"the images: {', '.join(BASES[:-1])} or {BASES[-1]} (default {BASES[0]})"
-    return {"base": base} | {
-        option: text if defaults[option] is None else f"{text} (default {_typed(defaults[option])})"
-        for option, text in preset.options.items()
-    }
-
-
-def _typed(value: Any) -> str:
-    """A default as users type it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return Expanded(
+        base,
+        "unit" if preset.unit else normalise,
+        {"name": preset.skew, **knobs},
+        None if preset.classes is None else [list(group) for group in preset.classes],
+        None if preset.image is None else dict(preset.image),
+    )

@@ -1,32 +1,33 @@
 """Feature skews: changes to the samples of a federation that make its clients look different.
 
 Every row of a client changes, or may be dropped (train, validation and test, unseen clients too).
-What is random is keyed by the client's name, so the order in which clients stand changes nobody's
-data.
+Random numbers are keyed by the client's name, so the order of the clients does not change any
+client's data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from fedskew.data.choice import Choice, at_least, register
 from fedskew.data.colour import colour
-from fedskew.data.federation import Federation
-from fedskew.data.keyed import keyed_rng
-from fedskew.data.needs import all_real, need_images, need_unit_scale
-from fedskew.data.parties import part
-from fedskew.data.selection import selection
-from fedskew.errors import ConfigError, unknown
+from fedskew.data.federation import Federation, checked_federation
+from fedskew.data.selection_skew import selection
+from fedskew.data.skew_tools import need_images, need_unit_scale, part
+from fedskew.errors import ConfigError
+from fedskew.registry.entries import Entry, Registry
+from fedskew.registry.knobs import Knob
+from fedskew.rng import keyed_rng
 
-SKEWS: dict[str, Choice] = {}
-_named = partial(register, "skew", SKEWS)
+SKEWS = Registry("skew", "skews", Entry, leading=2)
+"""Functions ``(federation, seed, **knobs)`` that return the federation with other samples."""
+_named = SKEWS.register
 
 CHUNK = 2048
 
@@ -37,95 +38,110 @@ def apply_skew(federation: Federation, skew: Mapping[str, Any], seed: int) -> Fe
     kind = knobs.pop("kind", None)
     if not isinstance(kind, str):
         raise ConfigError(f"a skew needs its kind, one of {', '.join(sorted(SKEWS))}.")
-    if kind not in SKEWS:
-        raise unknown("skew", kind, SKEWS)
-    SKEWS[kind].check(knobs)
-    skewed: Federation = SKEWS[kind].function(federation, seed, **knobs)
-    return skewed
+    return checked_federation(f"skew {kind!r}", SKEWS.find(kind).make(federation, seed, **knobs))
+
+
+@dataclass(frozen=True)
+class Turning:
+    """Which images a rotation turns, and by which angles."""
+
+    low: Annotated[int, Knob("smallest angle of a client, in degrees")] = 0
+    high: Annotated[int, Knob("largest angle of a client, in degrees")] = 179
+    angles: Annotated[
+        Sequence[float] | None, Knob("fixed angles, which clients take in turn, by name")
+    ] = None
+    spread: Annotated[
+        float | None,
+        Knob("most degrees from the client's angle; none: 10, or 0 if angles are fixed", ge=0),
+    ] = None
+    environments: Annotated[int, Knob("equal bins of a client's angles", ge=1)] = 2
+    fill: Annotated[
+        float | None, Knob("value of pixels a turn uncovers; none: the image's own background")
+    ] = None
+    odd_angle: Annotated[float | None, Knob("angle of odd clients, instead of their own")] = None
+    odd: Annotated[
+        int | Literal["unseen"] | None,
+        Knob("how many seen clients are odd, drawn by the seed, or all unseen ones; none: 1", ge=1),
+    ] = None
+    test_angle: Annotated[float, Knob("angle of the central test set")] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ConfigError(
+                f"low of skew 'rotation' must not exceed high, but {self.low} > {self.high}."
+            )
+        if self.angles is not None and not self.angles:
+            raise ConfigError("angles of skew 'rotation' must name an angle, or be left out.")
+        if self.odd is not None and self.odd_angle is None:
+            raise ConfigError("odd of skew 'rotation' needs odd_angle, the angle of these clients.")
+
+    @property
+    def width(self) -> float:
+        """The most degrees between an image and its client's angle."""
+        if self.spread is not None:
+            return self.spread
+        return 10.0 if self.angles is None else 0.0
+
+    def angle(self, position: int, rng: np.random.Generator) -> float:
+        """The angle of the client at this position; drawn even if it is fixed."""
+        drawn = float(rng.integers(self.low, self.high, endpoint=True))
+        return drawn if self.angles is None else float(self.angles[position % len(self.angles)])
+
+
+ANY_ANGLE = Turning()
 
 
 @_named("rotation")
-def rotation(
-    federation: Federation,
-    seed: int,
-    *,
-    low: int = 0,
-    high: int = 179,
-    angles: list[float] | None = None,
-    spread: float | None = None,
-    environments: int = 2,
-    fill: float | None = None,
-    odd_angle: float | None = None,
-    odd: int | str | None = None,
-    test_angle: float = 0.0,
-) -> Federation:
+def rotation(federation: Federation, seed: int, turning: Turning = ANY_ANGLE) -> Federation:
     """Each client's images turned by its own angle (low..high degrees), plus or minus spread.
 
     ``angles`` fixes the angles instead: clients take them in turn, in the order of their names.
-    ``spread`` is 10 degrees around a drawn angle and 0 around a fixed one unless given. What the
-    turn uncovers gets the image's own background (the median of its corners) or ``fill``.
+    ``spread`` is 10 degrees around a drawn angle and 0 around a fixed one unless given. Pixels
+    that the turn uncovers get the image's own background (the median of its corners) or ``fill``.
     A client's range of 2 * spread degrees is cut into ``environments`` equal bins. The central
     test set is turned by ``test_angle``: it stays upright unless that is given. Clients may have
-    that angle too; ``low`` and ``high`` keep them off it.
+    that angle too; choose ``low`` and ``high`` to avoid it.
 
     ``odd_angle`` turns some clients by this angle instead of their own: ``odd`` of the seen ones,
-    drawn by the seed (one unless given), or with ``odd = "unseen"`` all unseen clients and nobody
-    else. Their images are spread around it only if ``spread`` is given, and are of one
-    environment otherwise. Who is odd changes nobody else's angle.
+    drawn by the seed (one unless given), or with ``odd = "unseen"`` all unseen clients and no
+    others. Their images are spread around it only if ``spread`` is given, and are one environment
+    otherwise. Which clients are odd does not change the angles of the others.
     """
     need_images("rotation", federation)
-    at_least("environments", environments, 1)
-    if low > high:
-        raise ConfigError(f"low of skew 'rotation' must not exceed high, but {low} > {high}.")
-    if angles is not None and not (isinstance(angles, list) and angles and all_real(angles)):
-        raise ConfigError(f"angles of skew 'rotation' must be a list of degrees, not {angles!r}.")
-    width = spread if spread is not None else 10.0 if angles is None else 0.0
-    if not all_real([width]) or width < 0:
-        raise ConfigError(f"spread of skew 'rotation' must be at least 0 degrees, not {width!r}.")
-    if fill is not None and not all_real([fill]):
-        raise ConfigError(f"fill of skew 'rotation' must be a number, not {fill!r}.")
-    if not all_real([test_angle]):
-        raise ConfigError(f"test_angle of skew 'rotation' must be in degrees, not {test_angle!r}.")
-    turned = _odd(federation, seed, odd_angle, odd)
-    parties = part(federation)
-    x = federation.x[parties.source]
-    ids = parties.fresh_environment()
-    for position, client, rows in parties:
+    turned = _odd(federation, seed, turning)
+    disjoint = part(federation)
+    x = federation.x[disjoint.source]
+    ids = disjoint.fresh_environment()
+    for position, client, rows in disjoint:
         rng = keyed_rng(seed, "rotation", client.name)
-        drawn = float(rng.integers(low, high, endpoint=True))
-        centre = drawn if angles is None else float(angles[position % len(angles)])
-        around = width
-        if odd_angle is not None and client.name in turned:
-            centre, around = float(odd_angle), spread or 0.0
+        centre, around = turning.angle(position, rng), turning.width
+        if turning.odd_angle is not None and client.name in turned:
+            centre, around = float(turning.odd_angle), turning.spread or 0.0
         offset = rng.uniform(-1.0, 1.0, len(rows))
-        x[rows] = rotate(x[rows], torch.from_numpy(centre + around * offset), fill)
-        bins = np.minimum((offset + 1) / 2 * environments, environments - 1)
+        x[rows] = rotate(x[rows], torch.from_numpy(centre + around * offset), turning.fill)
+        bins = np.minimum((offset + 1) / 2 * turning.environments, turning.environments - 1)
         ids[rows] = torch.from_numpy(bins.astype(np.int64)) if around > 0 else 0
-    if test_angle:
+    if turning.test_angle:
         central = federation.central_test
-        x[central] = rotate(x[central], torch.full((len(central),), float(test_angle)), fill)
-    binned = width > 0 and environments > 1
-    made = parties.holding(x, ids, "rotation") if binned else parties.holding(x)
+        angles = torch.full((len(central),), float(turning.test_angle))
+        x[central] = rotate(x[central], angles, turning.fill)
+    binned = turning.width > 0 and turning.environments > 1
+    made = disjoint.holding(x, ids, "rotation") if binned else disjoint.holding(x)
     return made.with_data(odd=tuple(sorted({*federation.odd, *turned})))
 
 
-def _odd(
-    federation: Federation, seed: int, odd_angle: float | None, odd: int | str | None
-) -> set[str]:
+def _odd(federation: Federation, seed: int, turning: Turning) -> set[str]:
     """The names of the clients that a rotation turns by ``odd_angle``."""
-    if odd_angle is None:
-        if odd is not None:
-            raise ConfigError("odd of skew 'rotation' needs odd_angle, the angle of these clients.")
+    if turning.odd_angle is None:
         return set()
-    if not all_real([odd_angle]):
-        raise ConfigError(f"odd_angle of skew 'rotation' must be in degrees, not {odd_angle!r}.")
+    odd = turning.odd
     if odd == "unseen":
         if not federation.unseen:
             raise ConfigError("odd='unseen' of skew 'rotation' needs federation.unseen above 0.")
         return {client.name for client in federation.unseen}
     count = 1 if odd is None else odd
     seen = sorted(client.name for client in federation.clients)
-    if type(count) is not int or not 1 <= count <= len(seen):
+    if isinstance(count, str) or count > len(seen):
         raise ConfigError(
             f"odd of skew 'rotation' must be 'unseen' or a number of seen clients from 1 to "
             f"{len(seen)}, not {odd!r}."
@@ -143,7 +159,7 @@ def rotate(images: Tensor, degrees: Tensor, fill: float | None = None) -> Tensor
     height, width = images.shape[-2:]
     radians = torch.deg2rad(degrees.double())
     cos, sin, zero = radians.cos(), radians.sin(), torch.zeros_like(radians)
-    # The grid's axes both run from -1 to 1, so an oblong image needs its aspect put back.
+    # The grid's axes both run from -1 to 1, so a non-square image needs its aspect ratio.
     across = torch.stack([cos, -sin * height / width, zero], dim=1)
     down = torch.stack([sin * width / height, cos, zero], dim=1)
     theta = torch.stack([across, down], dim=1).to(images.dtype)
@@ -163,26 +179,28 @@ _named("colour")(colour)
 
 @_named("noise")
 def noise(
-    federation: Federation, seed: int, *, level: float = 0.3, clip: bool = True
+    federation: Federation,
+    seed: int,
+    *,
+    level: Annotated[float, Knob("about the variance of the noisiest client's noise", ge=0)] = 0.3,
+    clip: Annotated[bool, Knob("cut values to 0..1 afterwards")] = True,
 ) -> Federation:
     """Gaussian noise whose variance grows with the client: k * level / clients for client k.
 
     k counts all clients (unseen ones too) in the order of their names, from 0. ``clip`` cuts
     to [0, 1] afterwards, so it expects values of unit scale. The central test set stays clean.
     """
-    if level < 0:
-        raise ConfigError(f"level of skew 'noise' must be at least 0, not {level}.")
     if clip:
         need_unit_scale("noise", federation.x, " or set clip to false")
-    parties = part(federation)
-    x = federation.x[parties.source]
-    for position, client, rows in parties:
+    disjoint = part(federation)
+    x = federation.x[disjoint.source]
+    for position, client, rows in disjoint:
         rng = keyed_rng(seed, "noise", client.name)
         sigma = float(np.sqrt(position * level / len(federation.by_name)))
         drawn = rng.standard_normal((len(rows), *federation.sample_shape), dtype=np.float32)
         noisy = torch.from_numpy(drawn).mul_(sigma).add_(x[rows])
         x[rows] = noisy.clamp_(0.0, 1.0) if clip else noisy
-    return parties.holding(x)
+    return disjoint.holding(x)
 
 
 _named("selection")(selection)

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import numpy as np
 
+from fedskew.data.dataset import RawSamples, check_labels, check_values, concatenate, numbered
 from fedskew.data.formats import (
     Array,
-    list_images,
+    existing,
+    find_file,
     read_cifar_binary,
-    read_cifar_pickle,
     read_csv,
     read_idx,
     read_image,
+    read_image_tree,
     read_leaf,
     read_numbers,
-    read_pickle,
     read_text,
 )
-from fedskew.data.locate import existing, find_file
-from fedskew.data.raw import RawSamples, check_labels, check_values, concatenate, numbered
+from fedskew.data.pickles import read_cifar_pickle, read_names
 from fedskew.errors import DataError
 from fedskew.types import Indices
 
@@ -34,7 +34,7 @@ CLOTHES = (
     "T-shirt/top", "trouser", "pullover", "dress", "coat",
     "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
-CIFAR10_CLASSES = (
+OBJECTS = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
 ACTIVITIES = (
@@ -61,6 +61,15 @@ IDX_FILES = (
     "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
 )  # fmt: skip
 QMNIST_FILES = ("qmnist-train-labels-idx2-int", "qmnist-test-labels-idx2-int")
+
+
+def embedded_digits() -> RawSamples:
+    """scikit-learn's own copy, which makes the demo work without any download."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    x = (found.images / 16).astype(np.float32)
+    return RawSamples("digits", x, found.target.astype(np.int64), DIGITS)
 
 
 def read_idx_folder(folder: Path, name: str, class_names: tuple[str, ...]) -> RawSamples:
@@ -132,11 +141,6 @@ def _number_in_name(path: Path) -> tuple[int, str]:
     return (int(digits[0]) if digits else 0, path.name)
 
 
-def only_digits(raw: RawSamples) -> RawSamples:
-    """FEMNIST without its letters."""
-    return raw.only(range(len(DIGITS)))
-
-
 def inverted(raw: RawSamples) -> RawSamples:
     """Images with light and dark exchanged."""
     white = 255 if raw.x.dtype == np.uint8 else 1
@@ -159,22 +163,19 @@ def _cifar(
 
 def read_cifar10_pickles(folder: Path) -> RawSamples:
     """The folder cifar-10-batches-py."""
-    return _cifar(
-        folder, CIFAR10_PICKLES, lambda p: read_cifar_pickle(p, "labels"), CIFAR10_CLASSES
-    )
+    return _cifar(folder, CIFAR10_PICKLES, lambda p: read_cifar_pickle(p, "labels"), OBJECTS)
 
 
 def read_cifar10_binaries(folder: Path) -> RawSamples:
     """The folder cifar-10-batches-bin."""
-    return _cifar(folder, CIFAR10_BINARIES, lambda p: read_cifar_binary(p, 1), CIFAR10_CLASSES)
+    return _cifar(folder, CIFAR10_BINARIES, lambda p: read_cifar_binary(p, 1), OBJECTS)
 
 
 def read_cifar100_pickles(folder: Path) -> RawSamples:
     """The folder cifar-100-python, with its hundred fine labels."""
     names = numbered(100)
     if (meta := find_file(folder, "meta")) is not None:
-        found = read_pickle(meta).get("fine_label_names", ())
-        names = tuple(n.decode() if isinstance(n, bytes) else str(n) for n in found)
+        names = read_names(meta, "fine_label_names")
     return _cifar(folder, ("train", "test"), lambda p: read_cifar_pickle(p, "fine_labels"), names)
 
 
@@ -189,8 +190,7 @@ def read_cifar100_binaries(folder: Path) -> RawSamples:
 def read_gtsrb_folder(folder: Path, training: str) -> RawSamples:
     """Traffic signs: a CSV beside each class of training images, one CSV for the test images.
 
-    The labels of the test images are a download of their own, which people unpack in any of three
-    places.
+    The latter is a separate download, which may be unpacked in any of three places.
     """
     train = [_read_signs(table, table.parent) for table in sorted(folder.glob(training))]
     images, answers = folder / "Final_Test" / "Images", "GT-final_test.csv"
@@ -229,7 +229,7 @@ HAR_FILES = tuple(
 
 
 def read_har_folder(folder: Path) -> RawSamples:
-    """UCI HAR: 561 features a window; windows overlap inside a run of one activity."""
+    """UCI HAR: 561 features per window; windows overlap inside a run of one activity."""
     train, test = (_read_har_part(folder, HAR_FILES[i : i + 3]) for i in (0, 3))
     x, activity, who = (np.concatenate(pair) for pair in zip(train, test, strict=True))
     is_test = np.arange(len(x)) >= len(train[0])
@@ -264,32 +264,19 @@ def _activities(folder: Path) -> tuple[str, ...]:
     return tuple(line.split()[-1] for line in read_text(listing).splitlines() if line.strip())
 
 
-def read_image_tree(folder: Path, size: int | None = None, grey: bool | None = None) -> RawSamples:
-    """A tree owner/class/image; without a size every image must already have the same one."""
-    listed = list_images(folder)
-    for group in sorted(p for p in folder.iterdir() if p.is_dir()):
-        if group.name not in {owner for owner, _, _ in listed}:
-            raise DataError(f"{group} has no images in class folders ({group.name}/class/image).")
-    if not listed:
-        raise DataError(f"{folder} has no images in folders owner/class/image.")
-    pixels = [read_image(path, size, grey) for _, _, path in listed]
-    for image, (_, _, path) in zip(pixels, listed, strict=True):
-        if image.shape != pixels[0].shape:
-            raise DataError(
-                f"{path} has shape {list(image.shape)}, but {listed[0][2]} has "
-                f"{list(pixels[0].shape)}; make all images alike."
-            )
-    owners, owner = np.unique([o for o, _, _ in listed], return_inverse=True)
-    classes, y = np.unique([c for _, c, _ in listed], return_inverse=True)
+def read_owner_tree(folder: Path, size: int | None = None, grey: bool | None = None) -> RawSamples:
+    """A tree owner/class/image."""
+    x, owner_of, class_of = read_image_tree(folder, size, grey)
+    owners, owner = np.unique(owner_of, return_inverse=True)
+    classes, y = np.unique(class_of, return_inverse=True)
     return RawSamples(
-        folder, np.stack(pixels), y, tuple(map(str, classes)),
-        owner=owner, owner_names=tuple(map(str, owners)),
-    )  # fmt: skip
+        folder, x, y, tuple(map(str, classes)), owner=owner, owner_names=tuple(map(str, owners))
+    )
 
 
 def read_chest_folder(folder: Path) -> RawSamples:
-    """X-rays by source; a tree of splits looks the same but would make the splits the owners."""
-    raw = read_image_tree(folder, size=32, grey=True)
+    """X-rays by source; a tree of splits looks the same, but its owners would be the splits."""
+    raw = read_owner_tree(folder, size=32, grey=True)
     if set(raw.owner_names) <= {"train", "val", "test"}:
         raise DataError(
             f"{folder} is sorted by {', '.join(raw.owner_names)}, not by source; "

@@ -1,30 +1,28 @@
-"""Clients whose laws are written down here, so that the true ratio of their densities is known.
+"""Clients with known distributions (laws), so that the true ratio of their densities is known.
 
-Both laws tilt a shared one. How far clients are apart does not depend on the number of dimensions:
-the Kullback-Leibler divergence of a client from the shared law is shift^2 / 2 (for bits nearly so,
-while the shift is small). Labels follow one p(y|x), the same for all.
+Both kinds of law tilt a shared one. How far clients are apart does not depend on the number of
+dimensions: the Kullback-Leibler divergence of a client from the shared law is shift^2 / 2 (for bits
+approximately, if the shift is small). Labels follow one p(y|x), the same for all.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from scipy.linalg import solve_triangular, toeplitz
 from scipy.special import expit
 
-from fedskew.data.choice import at_least
-from fedskew.data.keyed import keyed_rng
+from fedskew.data.dataset import RawSamples
+from fedskew.data.federation import Floats
 from fedskew.data.prepare import Floats as Samples
-from fedskew.data.raw import RawSamples
-from fedskew.data.truth import Floats
-from fedskew.errors import ConfigError
+from fedskew.registry.knobs import Knob
+from fedskew.rng import keyed_rng
 
-DIMENSIONS = (2, 784)
 _STEEPNESS = 4.0
-"""How fast p(y|x) changes: with 4, the best of all classifiers errs on about one row in twelve."""
+"""How fast p(y|x) changes: with 4, the best possible classifier is wrong on one row in twelve."""
 
 
 class Law(Protocol):
@@ -67,7 +65,7 @@ class Gaussians:
 
 @dataclass(frozen=True)
 class Bits:
-    """Independent bits; log odds are the shared ``odds`` plus the client's row of ``tilts``."""
+    """Independent bits; their log odds are the shared ``odds`` plus the client's ``tilts``."""
 
     odds: Floats
     tilts: Floats
@@ -88,81 +86,68 @@ class Bits:
         return np.asarray(shared[:, None] + tilts)
 
 
-def gaussian_clients(
-    *,
-    owners: int = 10,
-    dimensions: int = 2,
-    size: int = 500,
-    shift: float = 1.0,
-    correlation: float = 0.0,
-    data_seed: int = 0,
-) -> RawSamples:
+@dataclass(frozen=True)
+class Laws:
+    """How many owners draw how many samples, and how far their laws are apart."""
+
+    owners: Annotated[int, Knob("number of owners", ge=1)] = 10
+    dimensions: Annotated[int, Knob("features of a sample", ge=2, le=784)] = 2
+    size: Annotated[int, Knob("samples of each owner", ge=1)] = 500
+    shift: Annotated[
+        float, Knob("how far owners are from the shared law, in any number of dimensions", ge=0)
+    ] = 1.0
+    data_seed: Annotated[
+        int, Knob("seed of the laws and of the samples; no other seed changes them", ge=0)
+    ] = 0
+
+
+def gaussian_clients(laws: Laws, correlation: float) -> RawSamples:
     """Owner k draws from N(mu_k, S): the same S for all, mu_k at distance ``shift`` from 0.
 
     The distance is measured in deviations (Mahalanobis), the direction is random. Neighbouring
     dimensions correlate: S_ij = correlation^|i - j|.
     """
     name = "gaussian-clients"
-    _check(owners, dimensions, size, shift, data_seed)
-    if not 0 <= correlation < 1:
-        raise ConfigError(f"correlation must lie in 0 <= correlation < 1, not {correlation}.")
-    directions = _directions(name, owners, dimensions, data_seed)
-    root = np.linalg.cholesky(toeplitz(float(correlation) ** np.arange(dimensions)))
-    return _samples(name, Gaussians(shift * directions, root), directions, size, data_seed)
+    directions = _directions(name, laws)
+    root = np.linalg.cholesky(toeplitz(float(correlation) ** np.arange(laws.dimensions)))
+    return _samples(name, Gaussians(laws.shift * directions, root), directions, laws)
 
 
-def bernoulli_clients(
-    *,
-    owners: int = 10,
-    dimensions: int = 20,
-    size: int = 500,
-    shift: float = 1.0,
-    data_seed: int = 0,
-) -> RawSamples:
-    """Owner k draws independent bits, with chances around shared ones that lie in .2 to .8.
+def bernoulli_clients(laws: Laws) -> RawSamples:
+    """Owner k draws independent bits, with probabilities around shared ones in .2 to .8.
 
-    Log odds are off by shift * u / deviation of the bit, where u is a random direction of length 1.
+    Log odds differ by shift * u / deviation of the bit; u is a random direction of length 1.
     """
     name = "bernoulli-clients"
-    _check(owners, dimensions, size, shift, data_seed)
-    directions = _directions(name, owners, dimensions, data_seed)
-    chances = keyed_rng(data_seed, name, "chances").uniform(0.2, 0.8, dimensions)
-    tilts = shift * directions / np.sqrt(chances * (1 - chances))
+    directions = _directions(name, laws)
+    chances = keyed_rng(laws.data_seed, name, "chances").uniform(0.2, 0.8, laws.dimensions)
+    tilts = laws.shift * directions / np.sqrt(chances * (1 - chances))
     law = Bits(np.log(chances / (1 - chances)), tilts)
-    return _samples(name, law, directions, size, data_seed)
+    return _samples(name, law, directions, laws)
 
 
-def _check(owners: int, dimensions: int, size: int, shift: float, data_seed: int) -> None:
-    at_least("owners", owners, 1)
-    at_least("size", size, 1)
-    at_least("data_seed", data_seed, 0)
-    least, most = DIMENSIONS
-    if not least <= dimensions <= most:
-        raise ConfigError(f"dimensions must lie in {least}..{most}, not {dimensions}.")
-    if not math.isfinite(shift) or shift < 0:
-        raise ConfigError(f"shift must be at least 0, not {shift}.")
-
-
-def _directions(name: str, owners: int, dimensions: int, seed: int) -> Floats:
+def _directions(name: str, laws: Laws) -> Floats:
     """A direction of length 1 for each owner."""
-    drawn = keyed_rng(seed, name, "directions").standard_normal((owners, dimensions))
+    rng = keyed_rng(laws.data_seed, name, "directions")
+    drawn = rng.standard_normal((laws.owners, laws.dimensions))
     return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
-def _samples(name: str, law: Law, directions: Floats, size: int, seed: int) -> RawSamples:
+def _samples(name: str, law: Law, directions: Floats, laws: Laws) -> RawSamples:
     """Rows of one owner after the other, with labels and densities.
 
     p(y = 1|x) = sigmoid(4 (a + b^2 - m)): a and b are standardised samples along two directions
-    that mix those of the owners, so that clients differ in what their labels need in any number of
-    dimensions. The median m makes both classes about equally frequent.
+    that mix those of the owners, so that clients differ in what their labels depend on in any
+    number of dimensions. The median m makes both classes about equally frequent.
     """
-    owners, rng = len(directions), keyed_rng(seed, name, "rows")
+    owners, size, seed = laws.owners, laws.size, laws.data_seed
+    rng = keyed_rng(seed, name, "rows")
     mixed = keyed_rng(seed, name, "labels").standard_normal((2, owners)) @ directions
     axes = np.linalg.qr(mixed.T).Q
     x, densities, along = [], [], []
     for k in range(owners):
         x.append(law.draw(k, size, rng))
-        # What is stored is rounded; the densities are those of what is stored.
+        # Stored samples are rounded; the densities are those of the stored values.
         stored = x[-1].astype(np.float64)
         densities.append(law.log_densities(stored))
         along.append(law.standardised(stored) @ axes)

@@ -1,1 +1,1 @@
-"""What a deployed client needs: adapting, predicting, generating, exporting, noticing change."""
+"""What a deployed client needs: adapt, predict, generate, export, and notice drift."""

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from fedskew.config import Config, make_config
+from fedskew.config import Config, config_of
 from fedskew.data.federation import Client, Federation
 from fedskew.deploy.model import (
     AT_ONCE,
@@ -35,9 +35,10 @@ from fedskew.errors import ConfigError, DataError, RunError
 from fedskew.federate.confidence import ACCURACY, check_share
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.metrics import MAIN
-from fedskew.federate.recipe import Adapt, find
-from fedskew.federate.scoring import look
+from fedskew.federate.recipe import Adapt
+from fedskew.federate.scoring import score_samples
 from fedskew.federate.tasks import ScoreTask
+from fedskew.methods import find
 from fedskew.parts.report import PERSONAL, SHARED
 from fedskew.runs.experiment import Run
 from fedskew.runs.folder import RunFolder
@@ -45,7 +46,7 @@ from fedskew.types import Groups, Indices
 
 NEWCOMER = "newcomer"
 EPOCHS = 10
-"""How long a model adapts where neither the user nor the run nor its method says."""
+"""Epochs of adaptation if neither the user nor the run nor its method gives a number."""
 
 
 def adapt(
@@ -64,43 +65,44 @@ def adapt(
     accuracy: float = ACCURACY,
     label: str = "label",
     data_dir: str | Path | None = None,
+    allow_code: bool = False,
 ) -> Deployed:
-    """A run's model, adapted to the samples of a client that was never there; saved in ``out``.
+    """A run's model, adapted to the samples of a client that took no part; saved in ``out``.
 
-    It always begins with a model the run ended with: that of ``client``, or the one newcomers are
-    given, which is the global one where there is such. ``x`` is in the shape and scale of the
-    dataset as stored, ``y`` its labels by name or number; or ``x`` is the file or folder that
-    holds both. ``shots`` samples of every class are drawn (none given: all are used). ``epochs``,
-    ``part``, ``lr`` and ``patience`` stand for the run's own ``evaluate.fine_tune_*``; where the
-    run and its method say nothing, everything adapts for ten epochs. ``accuracy`` is what the
-    threshold for asking shall reach on the run's validation data.
+    It always starts from a model the run ended with: that of ``client``, or the one newcomers
+    get, which is the global model if there is one. ``x`` is in the shape and scale of the dataset
+    as stored, ``y`` its labels by name or number; or ``x`` is the file or folder that holds both.
+    ``shots`` samples of every class are drawn (none given: all are used). ``epochs``, ``part``,
+    ``lr`` and ``patience`` replace the run's own ``evaluate.fine_tune_*``; if the run and its
+    method say nothing, everything adapts for ten epochs. ``accuracy`` is what the threshold for
+    asking should reach on the run's validation data.
     """
     check_share("accuracy", accuracy)
-    finished = finished_run(run)
+    finished = finished_run(run, allow_code=allow_code)
+    wanted = {
+        "shots": "all" if shots is None else shots, "fine_tune_epochs": epochs,
+        "fine_tune_part": part, "fine_tune_lr": lr, "fine_tune_patience": patience,
+    }  # fmt: skip
+    config = _with_settings(finished.config, wanted)
     preparation = preparation_of(finished, None if data_dir is None else Path(data_dir))
     stored = read_samples(x, y, preparation, label)
     preparation = preparation.of_new(stored.x, stored.origin)
     samples = prepared(stored, preparation)
     labels = samples.labels()
     _check_shots(shots, labels, preparation)
-    wanted = {
-        "shots": "all" if shots is None else shots, "fine_tune_epochs": epochs,
-        "fine_tune_part": part, "fine_tune_lr": lr, "fine_tune_patience": patience,
-    }  # fmt: skip
-    config = _with_settings(finished.config, wanted)
     holdings = _holdings(config, samples, labels, preparation)
     (how,) = holdings.plan.adapts
     start = of_run(finished, _start(finished, holdings, client), preparation, client)
-    # Only now: what nobody has trained yet is drawn by the run's own seed.
+    # Only now: parameters that were never trained are drawn with the run's own seed.
     if seed is not None:
         holdings = replace(holdings, plan=replace(holdings.plan, seed=seed))
     module = _adapted(holdings, start, own=client is not None)
-    told = _told(how, holdings, labels, preparation)
+    facts = _adaptation_facts(how, holdings, labels, preparation)
     for when, model in (("before", start.module), ("after", module)):
-        told[f"right_{when}"] = _right(model, samples, labels)
+        facts[f"right_{when}"] = _right(model, samples, labels)
     scored = _tuning(config) == _tuning(finished.config)
     threshold, notes = _threshold(finished.path, accuracy, how.label if scored else NOT_ADAPTED)
-    about = {**start.about, "adapted": told, "notes": notes}
+    about = {**start.about, "adapted": facts, "notes": notes}
     made = Deployed(module, preparation, about, threshold)
     if out is not None:
         made.save(_free(Path(out)))
@@ -108,11 +110,11 @@ def adapt(
 
 
 def _check_shots(shots: int | None, labels: Indices, preparation: SamplePreparation) -> None:
-    """Refuse more shots than a class has; classes without any sample are left alone."""
+    """Refuse more shots than a class has; classes without any sample are ignored."""
     if shots is None:
         return
     if shots < 1:
-        raise ConfigError(f"shots must be at least 1 sample a class, not {shots}.")
+        raise ConfigError(f"shots must be at least 1 sample per class, not {shots}.")
     for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
         if count < shots:
             raise ConfigError(
@@ -122,7 +124,7 @@ def _check_shots(shots: int | None, labels: Indices, preparation: SamplePreparat
 
 
 def _with_settings(config: Config, wanted: dict[str, Any]) -> Config:
-    """The run's settings with what the user wants otherwise, on the machine at hand."""
+    """The run's settings with the user's changes, for this machine."""
     for name, least in (("fine_tune_epochs", 1), ("fine_tune_patience", 1)):
         given = wanted[name]
         if given is not None and given < least:
@@ -135,13 +137,13 @@ def _with_settings(config: Config, wanted: dict[str, Any]) -> Config:
     own = find(config.method.name).recipe(**config.method.knobs).adapts
     if not values["evaluate"]["fine_tune_epochs"] and not (own and own.phases[-1].epochs):
         values["evaluate"]["fine_tune_epochs"] = EPOCHS
-    return make_config({**values, "device": "cpu"})
+    return config_of({**values, "device": "cpu"})
 
 
 def _holdings(
     config: Config, samples: Samples, labels: Indices, preparation: SamplePreparation
 ) -> Holdings:
-    """What the newcomer works with: the run's recipe and settings, and its own samples alone."""
+    """What the newcomer works with: the run's recipe and settings, and only its own samples."""
     federation = Federation(
         "the new client's samples",
         samples.x,
@@ -153,9 +155,9 @@ def _holdings(
 
 
 def _start(run: Run, holdings: Holdings, client: str | None) -> nn.Module:
-    """The model to begin with: a client's own, or what newcomers make of what they are sent.
+    """The model to start from: a client's own, or what a newcomer makes of what it is sent.
 
-    Where clients keep parts to themselves, a newcomer has these as they were before training.
+    If clients keep parts private, a newcomer has these parts as they were before training.
     """
     if client is not None:
         return run_model(run, client)
@@ -170,16 +172,16 @@ def _start(run: Run, holdings: Holdings, client: str | None) -> nn.Module:
 
 
 def _adapted(holdings: Holdings, start: Deployed, own: bool) -> nn.Module:
-    """The model after its adaptation; a run scores clients it has never seen in just this way."""
+    """The model after its adaptation; a run scores unseen clients in the same way."""
     tensors = dict(start.module.state_dict())
-    # Whoever begins with a client's own model has that client's BatchNorm statistics too.
+    # A model that starts from a client's own also has that client's BatchNorm statistics.
     private: Groups = {PERSONAL: tensors, **({SHARED: {}} if own else {})}
     task = ScoreTask(NEWCOMER, int(start.about["round"]), tensors, "personal", (), adapt=0)
-    (looked,) = look(holdings, [task], {NEWCOMER: private})
-    if looked.error:
-        raise RunError(f"the model could not be adapted: {looked.error}.")
+    (result,) = score_samples(holdings, [task], {NEWCOMER: private})
+    if result.error:
+        raise RunError(f"the model could not be adapted: {result.error}.")
     module = copy.deepcopy(start.module)
-    module.load_state_dict(looked.model)
+    module.load_state_dict(result.model)
     return module.eval()
 
 
@@ -191,13 +193,13 @@ def _right(model: nn.Module, samples: Samples, labels: Indices) -> int:
 
 
 def _tuning(config: Config) -> dict[str, Any]:
-    """All that decides how models adapt, but for the shots."""
+    """Everything that decides how models adapt, except the shots."""
     settings = config.evaluate.model_dump()
     return {name: value for name, value in settings.items() if name.startswith("fine_tune")}
 
 
 def _threshold(run: Path, accuracy: float, adapted: str) -> tuple[Threshold | None, list[str]]:
-    """When to ask for a label, as far as the run's validation samples tell."""
+    """The threshold for asking for a label, chosen on the run's validation samples."""
     try:
         chosen = validation_threshold(run, accuracy, adapted)
     except (DataError, RunError) as error:
@@ -212,13 +214,13 @@ def _threshold(run: Path, accuracy: float, adapted: str) -> tuple[Threshold | No
 
 
 def _free(out: Path) -> Path:
-    """A folder to write to; what a run left is not overwritten."""
+    """A folder to write to; a run's folder is not overwritten."""
     if (out / "config.json").exists():
         raise RunError(f"{out} is the folder of a run: choose another one for the adapted model.")
     return out
 
 
-def _told(
+def _adaptation_facts(
     how: Adapt, holdings: Holdings, labels: Indices, preparation: SamplePreparation
 ) -> dict[str, Any]:
     """How a model was adapted, in plain values."""

@@ -22,17 +22,19 @@ from torch.nn.utils import prune as pruning
 
 from fedskew.data.federation import Client, Federation
 from fedskew.deploy.int8 import Int8, in_int8, load_plain, plain_tensors, quantised, weights
-from fedskew.deploy.model import AT_ONCE, finished_run, of_run, run_model
+from fedskew.deploy.model import AT_ONCE, finished_run, of_run, owners_of, run_model
 from fedskew.deploy.preparation import preparation_of, run_federation
+from fedskew.engine.torch_private import is_convolution
 from fedskew.errors import DataError, RunError, unknown
 from fedskew.federate.confidence import check_share
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.models import seeded
 from fedskew.runs.experiment import Run
 from fedskew.store import make_folder, write_atomically, write_json
+from fedskew.trust.consent import allow_code_in, code_named_in, found_in_file
 
 CALIBRATION = 512
-"""So many training samples tell the ranges of a model's activations."""
+"""How many training samples are used to find the ranges of a model's activations."""
 TIMED = 50
 ABOUT = "fedskew"
 AS_TRAINED, FLOAT = "as trained", "float32"
@@ -42,9 +44,9 @@ AS_TRAINED, FLOAT = "as trained", "float32"
 class Variant:
     """One form of the model: how large it is, and what that does to its answers.
 
-    ``bytes`` and ``gzipped`` are sizes of its file before and after compression: zeros save
-    nothing before. ``agrees`` is the share of test samples it answers as the float model does,
-    ``milliseconds`` the median time of one sample on the machine at hand.
+    ``bytes`` and ``gzipped`` are the sizes of its file before and after compression: only
+    compression saves space for zeros. ``agrees`` is the share of test samples for which it gives
+    the float model's answer, ``milliseconds`` the median time per sample on this machine.
     """
 
     name: str
@@ -60,7 +62,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was exported; printed, a table."""
+    """What was exported; printed as a table."""
 
     folder: Path
     client: str | None
@@ -95,23 +97,24 @@ def export(
     int8: bool = True,
     prune: float | None = None,
     data_dir: str | Path | None = None,
+    allow_code: bool = False,
 ) -> ExportReport:
     """Write what a device needs to predict, in every form asked for, and measure each.
 
-    It is the model of ``client`` where the run made clients models of their own, else the global
+    It is the model of ``client`` if clients of the run have their own models, else the global
     one; with ``client`` it is calibrated and tested on that client's data alone. A decoder is left
     out. ``prune`` sets that share of the weights of all convolutions and linear layers to zero,
-    the smallest first, without training afterwards; such files are gzipped, for zeros save
-    nothing else. :func:`load_export` reads any of the files.
+    the smallest first, without training afterwards; such files are gzipped, because zeros only
+    save space when compressed. :func:`load_export` reads any of the files.
     """
     if prune is not None:
         check_share("prune", prune)
-    finished = finished_run(run)
+    finished = finished_run(run, allow_code=allow_code)
     directory = None if data_dir is None else Path(data_dir)
     folder = Path(out)
     if (folder / "config.json").exists():
         raise RunError(f"{folder} is the folder of a run: choose another one for the exports.")
-    has_own = any((finished.path / "models" / "selected" / "personal").glob("*.safetensors"))
+    has_own = bool(owners_of(finished))
     whole = run_model(finished, client if has_own else None)
     preparation = preparation_of(finished, directory)
     about = of_run(finished, whole, preparation, client if has_own else None).about
@@ -125,12 +128,12 @@ def export(
     expected = test.answers(whole)
     measured = []
     if hasattr(whole, "decoder"):
-        # What the run itself saved, to see what the decoder costs.
+        # The model the run itself saved, to see what the decoder costs.
         measured.append(_measured(AS_TRAINED, None, whole, packed(whole, about), test, expected))
     for name, (model, kind) in models.items():
         content = packed(model, {**about, "variant": name, "int8": kind})
         path = _write(folder, name, content)
-        # Measured is what a device would load, not what was written.
+        # Measure what a device would load, not what was written.
         loaded = load_export(path)
         measured.append(_measured(name, path.name, loaded, content, test, expected))
     tested = sum(len(y) for y in test.y)
@@ -143,7 +146,7 @@ def export(
 def _variants(
     slim: nn.Module, samples: Tensor, int8: bool, prune: float | None
 ) -> tuple[dict[str, tuple[nn.Module, Int8 | None]], tuple[str, ...]]:
-    """The forms of a model by name, each with its kind of int8, and what to say about them."""
+    """The forms of a model by name, each with its kind of int8, and notes about them."""
     models: dict[str, tuple[nn.Module, Int8 | None]] = {FLOAT: (slim, None)}
     if prune is not None:
         models[f"pruned {100 * prune:g}%"] = (pruned(slim, prune), None)
@@ -166,7 +169,7 @@ def _write(folder: Path, name: str, content: bytes) -> Path:
 
 
 def without_decoder(module: nn.Module) -> nn.Module:
-    """What it takes to predict: all of a classifier, encoder and classifier of a CI-VAE."""
+    """The part that predicts: all of a classifier, or encoder and classifier of a CI-VAE."""
     if not hasattr(module, "decoder"):
         return module
     slim = copy.deepcopy(module)
@@ -180,7 +183,7 @@ def pruned(module: nn.Module, share: float) -> nn.Module:
     layers = [
         (layer, "weight")
         for layer in module.modules()
-        if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd)
+        if isinstance(layer, nn.Linear) or is_convolution(layer)
     ]
     pruning.global_unstructured(layers, pruning.L1Unstructured, amount=share)
     for layer, name in layers:
@@ -194,14 +197,17 @@ def packed(module: nn.Module, about: Mapping[str, Any]) -> bytes:
     return pack(tensors, metadata={ABOUT: json.dumps(about, sort_keys=True)})
 
 
-def load_export(path: str | Path) -> nn.Module:
+def load_export(path: str | Path, *, allow_code: bool = False) -> nn.Module:
     """A model from one of the files :func:`export` wrote, ready to predict."""
+    if allow_code:
+        allow_code_in(path)
     try:
         content = Path(path).read_bytes()
         content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         plain = parse(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         about = json.loads(header["__metadata__"][ABOUT])
+        found_in_file(Path(path), code_named_in(about))
     except (OSError, EOFError, ValueError, KeyError, SafetensorError) as error:
         raise RunError(f"{path} is not a file that fedskew exported: {error}.") from error
     shape = tuple(about["sample_shape"])
@@ -224,7 +230,7 @@ def _concerned(federation: Federation, client: str | None) -> Sequence[Client]:
 
 
 def _calibration(federation: Federation, clients: Sequence[Client]) -> Tensor:
-    """Training samples of all clients concerned, evenly taken."""
+    """Training samples of all these clients, evenly taken."""
     rows = np.concatenate([client.train for client in clients])
     if not len(rows):
         raise DataError(f"client {clients[0].name!r} has no training samples to calibrate with.")
@@ -246,7 +252,7 @@ class HeldOut:
         return cls(tuple(federation.x[r] for r in rows), tuple(federation.y[r] for r in rows))
 
     def answers(self, module: nn.Module) -> tuple[Tensor, ...]:
-        """The class a model gives every sample."""
+        """The class that a model predicts for every sample."""
         with torch.no_grad():
             return tuple(
                 torch.cat([module(part).argmax(dim=1) for part in torch.split(x, AT_ONCE)])
@@ -262,7 +268,7 @@ def _measured(
     test: HeldOut,
     expected: Sequence[Tensor],
 ) -> Variant:
-    """A variant's sizes, its answers, and how fast they come."""
+    """A variant's sizes, its answers, and how fast it gives them."""
     numbers = weights(module)
     found = test.answers(module)
     return Variant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedskew.data.dataset import numbered
 from fedskew.data.federation import Federation
-from fedskew.data.raw import numbered
 from fedskew.deploy.model import finished_run, run_model
 from fedskew.deploy.preparation import FILE, load_preparation, run_federation
 from fedskew.deploy.realism import Realism, realism
-from fedskew.engine.streams import stream
 from fedskew.errors import ConfigError, FedskewError, RunError
 from fedskew.federate.confidence import check_share
 from fedskew.parts.generative import decode, latent_of
+from fedskew.rng import stream
 from fedskew.runs.experiment import Run
 from fedskew.store import make_folder, save_arrays, write_json
 from fedskew.types import Indices
@@ -27,9 +28,9 @@ from fedskew.views.generative import bound
 
 THRESHOLD = 0.9
 AT_ONCE = 8192
-"""Codes drawn and labelled at once; only those that are kept are decoded."""
+"""How many codes are drawn and labelled at once; only those kept are decoded."""
 TRIES, FEWEST_TRIES = 200, 100_000
-"""Codes drawn at most: so many for each sample wanted, and so many in any case."""
+"""The most codes drawn: this many per sample wanted, but at least this many in all."""
 SCALES = {
     "standard": "standardised as the run's training data are (federation.normalise = 'standard')",
     "unit": "pixels in 0..1, or features as stored (federation.normalise = 'unit')",
@@ -42,8 +43,8 @@ SCALES = {
 class Generated:
     """Samples in the scale the run trained on; without a classifier they have no labels.
 
-    ``drawn`` codes were drawn for them, and ``missing`` says how many of each class could not be
-    had. ``notes`` say what is not as one may expect.
+    ``drawn`` codes were drawn for them, and ``missing`` says how many samples of each class could
+    not be made. ``notes`` say what may be unexpected.
     """
 
     x: Tensor
@@ -80,7 +81,7 @@ class Generated:
         }
 
     def save(self, out: Path) -> None:
-        """Write ``samples.npz``, ``report.json`` and, of images, ``samples.png``."""
+        """Write ``samples.npz``, ``report.json`` and, for images, ``samples.png``."""
         make_folder(out)
         arrays: dict[str, NDArray[Any]] = {"x": self.x.numpy()}
         if self.y is not None and self.probability is not None:
@@ -89,7 +90,7 @@ class Generated:
         save_arrays(out / "samples.npz", arrays)
         write_json(out / "report.json", self.report())
         if self.is_picture and len(self.x):
-            from fedskew.deploy.picture import draw_samples
+            from fedskew.deploy.sample_sheet import draw_samples
 
             draw_samples(out / "samples.png", self)
 
@@ -119,45 +120,31 @@ def generate(
     seed: int | None = None,
     out: str | Path | None = None,
     data_dir: str | Path | None = None,
+    allow_code: bool = False,
 ) -> Generated:
     """Samples that a run's decoder makes of codes drawn from N(0, I); saved in ``out``.
 
     The decoder is the global model's or that of ``client``. The classifier reads the codes and
     gives the labels; samples whose label is less probable than ``threshold`` are dropped.
-    ``balanced`` wants the same number of every class, else they stay as they were drawn. A larger
-    ``spread`` than 1, the codes' standard deviation, reaches classes that lie far out. With
-    ``check`` they are held against the run's real data: see :mod:`fedskew.deploy.realism`.
+    ``balanced`` asks for the same number of every class; otherwise the classes are as drawn. A
+    ``spread`` (the codes' standard deviation) above 1 reaches classes that lie far out. With
+    ``check`` they are compared with the run's real data: see :mod:`fedskew.deploy.realism`.
     """
-    check_share("threshold", threshold)
-    if count < 1:
-        raise ConfigError(f"count must be at least 1 sample, not {count}.")
-    if not 0 < spread < float("inf"):
-        raise ConfigError(f"spread must be above 0, not {spread:g}.")
-    finished = finished_run(run)
+    _check_wishes(count, threshold, spread)
+    finished = finished_run(run, allow_code=allow_code)
     model = run_model(finished, client)
-    parts = dict(model.named_children()).keys()
-    if not {"encoder", "decoder"} <= parts:
-        raise RunError(
-            f"{finished.path} has no decoder to generate samples with: its model "
-            f"{finished.config.model.name!r} is none of the autoencoders."
-        )
+    labels = _has_classifier(model, finished)
     seed = finished.config.seed if seed is None else seed
     federation, notes = _real_data(finished, data_dir) if check else (None, [])
     names = federation.class_names if federation else _class_names(finished)
-    labels = "classifier" in parts
     rng = stream(seed, "generate", client or "")
     drawn = draw(model, count, len(names) if labels else 0, threshold, balanced, spread, rng)
     x = decode(bound(model), drawn.codes)
+    missing = {names[label]: short for label, short in enumerate(drawn.missing) if short}
     if not labels:
         notes.append("the model has no classifier, so the samples have no labels.")
-    missing = {names[label]: short for label, short in enumerate(drawn.missing) if short}
     if len(x) < count:
-        lacking = ", ".join(f"{short} of class {name}" for name, short in missing.items())
-        notes.append(
-            f"{drawn.tries} codes gave only {len(x)} samples of probability {threshold:g} or more"
-            f"{f', missing are {lacking}' if lacking else ''}: lower the threshold or raise the "
-            "spread."
-        )
+        notes.append(_too_few(len(x), drawn.tries, threshold, missing))
     if len(finished.result["sample_shape"]) != 3:
         notes.append("the samples are no images, so there is no picture.")
     found = realism(x, drawn.y, federation, seed, client) if federation else None
@@ -177,6 +164,33 @@ def generate(
     if out is not None:
         made.save(Path(out))
     return made
+
+
+def _check_wishes(count: int, threshold: float, spread: float) -> None:
+    check_share("threshold", threshold)
+    if count < 1:
+        raise ConfigError(f"count must be at least 1 sample, not {count}.")
+    if not 0 < spread < float("inf"):
+        raise ConfigError(f"spread must be above 0, not {spread:g}.")
+
+
+def _has_classifier(model: nn.Module, run: Run) -> bool:
+    """Whether a run's autoencoder has a classifier; refuses models that are no autoencoders."""
+    parts = dict(model.named_children()).keys()
+    if not {"encoder", "decoder"} <= parts:
+        raise RunError(
+            f"{run.path} has no decoder to generate samples with: its model "
+            f"{run.config.model.name!r} is not an autoencoder."
+        )
+    return "classifier" in parts
+
+
+def _too_few(found: int, tries: int, threshold: float, missing: Mapping[str, int]) -> str:
+    lacking = ", ".join(f"{short} of class {name}" for name, short in missing.items())
+    return (
+        f"{tries} codes gave only {found} samples of probability {threshold:g} or more"
+        f"{f', missing are {lacking}' if lacking else ''}: lower the threshold or raise the spread."
+    )
 
 
 class Drawn(NamedTuple):
@@ -201,7 +215,7 @@ def draw(
     """Random codes whose class is probable enough, by class; any codes if there are no classes.
 
     Drawing ends when every class has its share, or after 200 codes for each sample wanted (and no
-    less than 100,000). As drawn, the classes share ``count`` as they like.
+    fewer than 100,000). Without balancing, the classes of the ``count`` samples are as drawn.
     """
 
     def normal(codes: int) -> Tensor:
@@ -221,7 +235,7 @@ def draw(
             logits: Tensor = model.get_submodule("classifier")(codes)
         best, label = (values.numpy() for values in logits.softmax(dim=1).max(dim=1))
         sure = np.flatnonzero(best.astype(np.float64) >= threshold)
-        # The first of every class that still have room, in the order they were drawn.
+        # For every class that still has room, the first codes in the order they were drawn.
         fitting = [sure[label[sure] == c][: wanted[c] - have[c]] for c in range(classes)]
         rows = np.sort(np.concatenate(fitting))[: count - have.sum()]
         kept.append((codes[rows], label[rows], best[rows]))
@@ -240,7 +254,7 @@ def draw(
 
 
 def _real_data(run: Run, data_dir: str | Path | None) -> tuple[Federation | None, list[str]]:
-    """The run's data, or a note that the samples could not be held against them."""
+    """The run's data, or a note that the samples could not be compared with them."""
     try:
         return run_federation(run, None if data_dir is None else Path(data_dir)), []
     except FedskewError as error:
@@ -248,7 +262,7 @@ def _real_data(run: Run, data_dir: str | Path | None) -> tuple[Federation | None
 
 
 def _class_names(run: Run) -> tuple[str, ...]:
-    """The names of the classes where the run's folder tells them, else their numbers."""
+    """The names of the classes if the run's folder has them, else their numbers."""
     if (run.path / FILE).is_file():
         return load_preparation(run.path).class_names
     return numbered(int(run.result["classes"]))

@@ -12,36 +12,35 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedskew.engine.torch_private import PACKED_LINEAR, quantisation
 from fedskew.errors import ConfigError
 from fedskew.types import Tensors
 
 Int8 = Literal["static", "dynamic"]
-PACKED = "._packed_params._packed_params"
 SCALE = "_scale"
 
 
 @contextmanager
 def _quantisation() -> Iterator[tuple[Any, Any]]:
-    """torch's two modules for it; they warn of their own age, and of each observer they make."""
+    """torch's two modules for it, without their warnings (deprecation, every observer)."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            found = [import_module(f"torch.ao.quantization{part}") for part in ("", ".quantize_fx")]
+            found = quantisation()
         except ImportError as error:
             raise ConfigError(
                 f"torch {torch.__version__} has no torch.ao.quantization: export without int8."
             ) from error
-        yield found[0], found[1]
+        yield found
 
 
 def in_int8(module: nn.Module, samples: Tensor) -> tuple[nn.Module, Int8, str | None]:
-    """The model in int8, calibrated on samples, which kind it is, and why it is not static."""
+    """The model in int8, calibrated on samples; which kind it is; why it is not static, if so."""
     try:
         return quantised(module, "static", samples), "static", None
     except ConfigError:
@@ -93,7 +92,7 @@ def plain_tensors(module: nn.Module) -> Tensors:
 
 
 def load_plain(module: nn.Module, plain: Tensors) -> None:
-    """Put plain tensors into a model of the same making."""
+    """Load plain tensors into a model of the same structure."""
     state: dict[str, Any] = module.state_dict()
     for name, entry in state.items():
         found = [_restored(part, tensor, plain) for part, tensor in _parts(name, entry)]
@@ -114,7 +113,7 @@ def weights(module: nn.Module) -> list[Tensor]:
 def _parts(name: str, entry: Any) -> list[tuple[str, Tensor]]:
     """The tensors in an entry of a state: a linear layer in int8 packs its weight and bias."""
     if isinstance(entry, tuple):
-        layer = name.removesuffix(PACKED)
+        layer = name.removesuffix(PACKED_LINEAR)
         named = zip((f"{layer}.weight", f"{layer}.bias"), entry, strict=True)
         return [(part, tensor) for part, tensor in named if tensor is not None]
     return [(name, entry)] if isinstance(entry, Tensor) else []

@@ -1,4 +1,4 @@
-"""A model in the field: where it comes from, what it takes, and when it should ask for a label."""
+"""A deployed model: where it comes from, its inputs, and when it should ask for a label."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor, nn
 
 from fedskew.deploy.preparation import SamplePreparation, load_preparation, preparation_of
-from fedskew.errors import RunError, unknown
+from fedskew.errors import RunError
 from fedskew.federate.confidence import ACCURACY, answered, choose_threshold
+from fedskew.federate.own_models import own_models
 from fedskew.federate.predictions import load_predictions
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.models import seeded
 from fedskew.runs.experiment import Run, load_run
 from fedskew.runs.identity import hash_of
-from fedskew.store import load_tensors, make_folder, read_json, save_tensors, write_json
+from fedskew.runs.summary import Picked, Positive, Shape, checked
+from fedskew.store import load_into, make_folder, read_table, save_tensors, write_json
+from fedskew.trust.consent import allow_code_in
 
 ABOUT, MODEL = "about.json", "model.safetensors"
 AT_ONCE = 512
@@ -28,7 +32,7 @@ NOT_ADAPTED = "none"
 
 @dataclass(frozen=True)
 class Threshold:
-    """A confidence to ask below, and what it did to the validation samples it was chosen on."""
+    """The confidence below which to ask, and its effect on the validation samples used."""
 
     value: float
     wished: float
@@ -40,7 +44,7 @@ class Threshold:
     def __str__(self) -> str:
         reached = f"{self.accuracy:.3f}"
         if self.accuracy < self.wished - 1e-9:
-            reached = f"only {reached}, for no threshold reaches {self.wished:g}"
+            reached = f"only {reached}, because no threshold reaches {self.wished:g}"
         models = "" if self.adapted == NOT_ADAPTED else f" of models adapted alike ({self.adapted})"
         return (
             f"{self.value:.4f}, chosen on {self.samples} validation samples{models}: it answers "
@@ -58,7 +62,7 @@ class Deployed:
     threshold: Threshold | None = None
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """How likely each class is, for samples as the model takes them."""
+        """The probability of each class, for prepared samples."""
         with torch.no_grad():
             parts = [self.module(part).softmax(dim=1) for part in torch.split(x, AT_ONCE)]
         return torch.cat(parts)
@@ -67,20 +71,20 @@ class Deployed:
         about = self.about
         start = "the global model" if about["from"] == "global" else f"{about['from']}'s model"
         lines = [f"model:     {start} of {about['run']}, round {about['round']}"]
-        if (told := about.get("adapted")) is not None:
-            most = "" if told["patience"] is None else "at most "
-            given = ", ".join(f"{name} {count}" for name, count in told["given"].items())
+        if (facts := about.get("adapted")) is not None:
+            most = "" if facts["patience"] is None else "at most "
+            given = ", ".join(f"{name} {count}" for name, count in facts["given"].items())
             lines += [
-                f"adapted:   {', '.join(told['parts'])} for {most}{told['epochs']} "
-                f"epoch{'s' if told['epochs'] != 1 else ''}, lr {told['lr']:g}",
-                f"samples:   {told['samples']} given ({given})",
-                f"learned:   {told['right_before']} of them right before, {told['right_after']} "
+                f"adapted:   {', '.join(facts['parts'])} for {most}{facts['epochs']} "
+                f"epoch{'s' if facts['epochs'] != 1 else ''}, lr {facts['lr']:g}",
+                f"samples:   {facts['samples']} given ({given})",
+                f"learned:   {facts['right_before']} of them right before, {facts['right_after']} "
                 "after (it learned from these)",
             ]
-            if told["shots"] is not None:
-                lines[-2] += f", {told['shots']} of each class used"
-            if told["lacks"]:
-                lines.append(f"lacking:   no samples of {', '.join(told['lacks'])}")
+            if facts["shots"] is not None:
+                lines[-2] += f", {facts['shots']} of each class used"
+            if facts["lacks"]:
+                lines.append(f"lacking:   no samples of {', '.join(facts['lacks'])}")
         lines.append(f"threshold: {self.threshold or 'none'}")
         return "\n".join([*lines, *(f"note: {note}" for note in about.get("notes", ()))])
 
@@ -94,11 +98,17 @@ class Deployed:
 
 
 def open_model(
-    source: str | Path | Run | Deployed, client: str | None = None, data_dir: Path | None = None
+    source: str | Path | Run | Deployed,
+    client: str | None = None,
+    data_dir: Path | None = None,
+    *,
+    allow_code: bool = False,
 ) -> Deployed:
     """The classifier of an adapted folder, or of a run: the global one or a client's."""
     if isinstance(source, Deployed):
         return source
+    if allow_code and not isinstance(source, Run):
+        allow_code_in(source)
     if not isinstance(source, Run) and (Path(source) / ABOUT).is_file():
         if client is not None:
             raise RunError(f"{source} holds one adapted model: leave the client out.")
@@ -111,7 +121,7 @@ def open_model(
 def of_run(
     run: Run, module: nn.Module, preparation: SamplePreparation, client: str | None
 ) -> Deployed:
-    """A run's classifier, and all that is needed to make it again without the run."""
+    """A run's classifier, and all that is needed to rebuild it without the run."""
     if not {"head", "classifier"} & dict(module.named_children()).keys():
         name = run.config.model.name
         raise RunError(f"{run.path} has no classifier: its model {name!r} predicts no labels.")
@@ -134,20 +144,30 @@ def about_run(run: Run) -> dict[str, Any]:
     }
 
 
+class _About(BaseModel):
+    """What about.json must say; it may say more."""
+
+    model_config = ConfigDict(extra="allow")
+    run: str
+    start: str = Field(alias="from")
+    round: int
+    method: Picked
+    model: Picked
+    sample_shape: Shape
+    classes: Positive
+    threshold: Threshold | None
+
+
 def _load(folder: Path) -> Deployed:
-    about: dict[str, Any] = read_json(folder / ABOUT)
-    try:
-        threshold = about.pop("threshold")
-        module = empty_model(about)
-    except KeyError as error:
-        raise RunError(f"{folder / ABOUT} is not complete: it lacks {error}.") from error
-    module.load_state_dict(load_tensors(folder / MODEL))
-    kept = None if threshold is None else Threshold(**threshold)
-    return Deployed(module.eval(), load_preparation(folder), about, kept)
+    about = read_table(folder / ABOUT)
+    known = checked(folder / ABOUT, about, TypeAdapter(_About), "about an adapted model")
+    module = load_into(empty_model(about), folder / MODEL)
+    del about["threshold"]
+    return Deployed(module, load_preparation(folder), about, known.threshold)
 
 
 def empty_model(about: Mapping[str, Any]) -> nn.Module:
-    """A model of the kind described, that has learned nothing."""
+    """A model of the kind described, untrained."""
     module = seeded(
         about["model"]["name"], tuple(about["sample_shape"]), about["classes"],
         seed=0, **about["model"]["knobs"],
@@ -156,31 +176,35 @@ def empty_model(about: Mapping[str, Any]) -> nn.Module:
     return extends(module) if extends else module
 
 
-def finished_run(source: str | Path | Run) -> Run:
-    """A run that has models to use; runs on the way there are refused."""
-    run = source if isinstance(source, Run) else load_run(source)
+def finished_run(source: str | Path | Run, *, allow_code: bool = False) -> Run:
+    """A run that has models to use; unfinished runs are refused."""
+    run = source if isinstance(source, Run) else load_run(source, allow_code=allow_code)
     if not run.results.is_finished:
         raise RunError(f"{run.path} is not finished: repeat the command that began it.")
     return run
 
 
 def has_global(run: Run) -> bool:
-    """Whether the run ended with a model that is everybody's."""
+    """Whether the run ended with a global model."""
     return (run.path / "models" / "selected" / "global.safetensors").is_file()
+
+
+def owners_of(run: Run) -> list[str]:
+    """Clients that ended with a model of their own."""
+    return sorted(own_models(run.path / "models" / "selected"))
 
 
 def run_model(run: Run, client: str | None = None) -> nn.Module:
     """A run's global model, or a client's own, at the selected round."""
-    folder = run.path / "models" / "selected"
-    owners = sorted(path.stem for path in (folder / "personal").glob("*.safetensors"))
+    owners = owners_of(run)
     if client is None and not has_global(run):
+        if not owners:
+            raise RunError(f"{run.path} has no model, neither a global one nor its clients'.")
         raise RunError(
             f"{run.path} has no global model, only its clients': name one, like {owners[0]!r}."
         )
     if client is not None and not owners:
         raise RunError(f"{run.path} has a global model only: leave the client out.")
-    if client is not None and client not in owners:
-        raise unknown("client with a model of its own", client, owners)
     return run.model(client)
 
 
@@ -189,8 +213,8 @@ def validation_threshold(
 ) -> Threshold:
     """The threshold that reaches an accuracy on the validation samples of a run.
 
-    The answers are those of models adapted in the same way where the run scored any, else those
-    of its models as they are.
+    The answers are those of models adapted in the same way if the run scored any, else those of
+    its models as they are.
     """
     found = load_predictions(run)
     validation = found["split"] == "validation"

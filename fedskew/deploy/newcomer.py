@@ -1,4 +1,4 @@
-"""What a client works with that was never in the federation: a run's plan, and its own samples."""
+"""What a client that was never in the federation works with: a run's plan and its samples."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from fedskew.data.federation import Federation
 from fedskew.federate.holdings import Holdings, roster_of
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.planning import make_plan
-from fedskew.federate.recipe import Stage, find
+from fedskew.federate.recipe import Stage
 from fedskew.federate.rows import broadcast_of
+from fedskew.methods import find
 from fedskew.runs.experiment import Run
 from fedskew.runs.folder import RunFolder
 from fedskew.types import Groups, Tensors
@@ -19,7 +20,7 @@ from fedskew.types import Groups, Tensors
 def newcomers(config: Config, federation: Federation) -> Holdings:
     """These clients under the plan of a run's main stage.
 
-    Nothing is sent to a server: there is nothing to report, and nobody who invents data.
+    Nothing is sent to a server: there are no reports, and no server that makes up data.
     """
     recipe = find(config.method.name).recipe(**config.method.knobs)
     stage = Stage(MAIN, replace(recipe, reports=(), invents=None))
@@ -27,7 +28,7 @@ def newcomers(config: Config, federation: Federation) -> Holdings:
 
 
 def begun(run: Run, holdings: Holdings, client: str, sent: Tensors) -> Tensors:
-    """What a newcomer begins with, given what it is sent; its method may let it choose."""
+    """What a newcomer starts from, given what it is sent; its method may let it choose."""
     plan = holdings.plan
     broadcast: Groups = {}
     if plan.recipe.begins.personal and plan.recipe.aggregates.broadcasts:

@@ -1,4 +1,4 @@
-"""Labels for samples, each with its probability, and which of them had better be asked for."""
+"""Labels for samples, each with its probability, and which labels should be asked for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedskew.store import write_csv
 from fedskew.types import Indices
 
 SHOWN = 10
-"""So many samples are printed; a CSV file has all."""
+"""How many samples are printed; a CSV file has all."""
 ASK = "ask for a label"
 
 
@@ -32,8 +32,8 @@ class Prediction:
     """The most likely class of every sample, and whether it is likely enough.
 
     ``label`` numbers the run's classes, ``ask`` marks samples whose probability is below the
-    ``threshold``; ``truth`` are their true classes, where they are known. ``chosen`` says how the
-    threshold was found, unless somebody gave it.
+    ``threshold``; ``truth`` are their true classes, if known. ``chosen`` says how the threshold
+    was found, unless it was given.
     """
 
     label: Indices
@@ -60,7 +60,7 @@ class Prediction:
 
     @property
     def accuracy(self) -> float | None:
-        """How often the labels are right, asked for or not; None where the truth is unknown."""
+        """How often the labels are right, asked for or not; None if the truth is unknown."""
         return None if self.truth is None else float((self.label == self.truth).mean())
 
     @property
@@ -71,7 +71,7 @@ class Prediction:
         return answered(self.probability, self.label == self.truth, self.threshold)
 
     def table(self, most: int | None = None) -> list[tuple[str, ...]]:
-        """A header and a line a sample."""
+        """A header and one line per sample."""
         known = () if self.truth is None else ("truth",)
         lines: list[tuple[str, ...]] = [("sample", "label", "probability", "answer", *known)]
         asks, names = self.ask, self.names
@@ -115,19 +115,21 @@ def predict(
     accuracy: float = ACCURACY,
     label: str = "label",
     data_dir: str | Path | None = None,
+    allow_code: bool = False,
 ) -> Prediction:
     """The label of every sample, its probability, and whether to ask for a label instead.
 
     ``model`` is the folder of a run (its global model, or that of ``client``) or of an adapted
     model. ``x`` is in the shape and scale of the dataset as stored: an array, or a file or folder
     of samples, whose tables have their labels in the column ``label``. With the true labels ``y``
-    the answers are scored. Below ``threshold`` one should ask; where none is given, it is the one
+    the answers are scored. Below ``threshold`` one should ask; if none is given, it is the one
     saved with an adapted model, or the smallest that reached ``accuracy`` on validation data.
     """
     for name, share in (("threshold", threshold), ("accuracy", accuracy)):
         if share is not None:
             check_share(name, share)
-    deployed = open_model(model, client, None if data_dir is None else Path(data_dir))
+    directory = None if data_dir is None else Path(data_dir)
+    deployed = open_model(model, client, directory, allow_code=allow_code)
     stored = read_samples(x, y, deployed.preparation, label)
     samples = prepared(stored, deployed.preparation)
     chosen = None if threshold is not None else _chosen(model, deployed, accuracy)

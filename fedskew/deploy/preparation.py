@@ -1,8 +1,8 @@
 """How a run's data were prepared, so that new samples can be prepared in the same way.
 
-New samples come in the shape and scale in which the dataset is stored. What a run's models take
-are numbers shifted and scaled by figures of the run's own training data: a few new samples could
-not tell what these were.
+New samples come in the shape and scale in which the dataset is stored. A run's models take
+numbers that were shifted and scaled by statistics of the run's own training data, which cannot be
+estimated from a few new samples.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
-from fedskew.config import Config
-from fedskew.data.dataset import Dataset
-from fedskew.data.datasets import REGISTRY, load
+from fedskew.config import Config, Named
+from fedskew.data.dataset import Dataset, check_values
+from fedskew.data.datasets import DATASETS, load
 from fedskew.data.features import Range
-from fedskew.data.federation import Federation
+from fedskew.data.federation import Federation, training_rows
 from fedskew.data.fingerprint import fingerprint, sampled_fingerprint
 from fedskew.data.formats import Array
+from fedskew.data.moments import Moments, figures
 from fedskew.data.own import load_own
-from fedskew.data.prepare import as_floats, moments
-from fedskew.data.raw import check_values
+from fedskew.data.prepare import as_floats
 from fedskew.errors import DataError, RunError
 from fedskew.runs.experiment import Run, make_federation
+from fedskew.runs.identity import FORMAT, SCALED_BY_CLIENTS
+from fedskew.runs.summary import checked
 from fedskew.store import read_json, write_json
 from fedskew.types import Indices
 
 FILE = "preparation.json"
 SLACK = 0.5
-"""Pixels may leave the range of the run's own by this share of it before they are refused."""
+"""Pixels may lie outside the run's range by this share of it before they are refused."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,9 @@ class SamplePreparation:
 
     ``taken`` is the shape after ``image`` was applied (see ``federation.image``), ``shape`` that
     of the run's samples. Of every channel or feature ``shift`` is subtracted, and what is left
-    divided by ``spread``. ``numbers`` are the numbers the files have for the classes, ``span`` the
-    smallest and largest value of the run's images before scaling (None for features).
+    divided by ``spread``. ``numbers`` are the numbers the files have for the classes (a list for
+    several that are one here), ``span`` the smallest and largest value of the run's images before
+    scaling (None for features).
 
     Where a run chose or scaled features (``federation.features``), ``kept`` are their places and
     ``low`` and ``high`` the range that becomes 0..1: of all seen clients together, unless the
@@ -53,7 +57,7 @@ class SamplePreparation:
 
     scale: str
     class_names: tuple[str, ...]
-    numbers: tuple[int, ...]
+    numbers: tuple[int | list[int], ...]
     shape: tuple[int, ...]
     taken: tuple[int, ...]
     image: dict[str, int] | None = None
@@ -89,25 +93,25 @@ class SamplePreparation:
         made /= np.array(self.spread, np.float32).reshape(places)
         if self.kept:
             made = made[:, list(self.kept)]
-        # Grey images of a run whose clients were given colours are grey in three channels.
+        # In a run whose clients have coloured images, grey images are grey in three channels.
         return torch.from_numpy(made).expand(-1, *self.shape).contiguous()
 
     def of_client(self, client: str) -> SamplePreparation:
-        """The same for the samples of a client that took part."""
+        """The same preparation for the samples of a client that took part."""
         if self.scaled_by is None:
             return self
         low, high = self.clients[client]
         return replace(self, low=tuple(low), high=tuple(high), clients={})
 
     def of_new(self, x: Array, origin: Path | str = "the samples") -> SamplePreparation:
-        """The same for a client that has no more than these samples: they make its range."""
+        """The same preparation for a client that has only these samples: they set its range."""
         if self.scaled_by is None:
             return self
         found = Range.of(self._before_ranges(x, origin), self.scaled_by)
         return replace(self, low=_listed(found.low), high=_listed(found.high), clients={})
 
     def _check_span(self, origin: Path | str, made: Array) -> None:
-        """Pixels of 0..255 where 0..1 are meant would be answered, and wrongly."""
+        """Refuse pixels of 0..255 where 0..1 are expected: they would be answered wrongly."""
         if self.span is None:
             return
         low, high = self.span
@@ -131,7 +135,8 @@ class SamplePreparation:
         return self._placed(origin, [int(label) for label in given], self.numbers)
 
     def _placed(self, origin: Path | str, given: Sequence[Any], known: Sequence[Any]) -> Indices:
-        place = {label: number for number, label in enumerate(known)}
+        groups = [one if isinstance(one, list) else [one] for one in known]
+        place = {label: number for number, group in enumerate(groups) for label in group}
         for row, label in enumerate(given):
             if label not in place:
                 listed = ", ".join(str(each) for each in known)
@@ -147,42 +152,56 @@ class SamplePreparation:
 
 def load_preparation(folder: Path) -> SamplePreparation:
     """The preparation that was saved in a folder."""
-    found: dict[str, Any] = read_json(folder / FILE)
-    lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
-    return SamplePreparation(**{**found, **lists})
+    path = folder / FILE
+    made = checked(path, read_json(path), TypeAdapter(SamplePreparation), "how to prepare samples")
+    figures = (*made.shift, *made.spread, *made.low, *made.high, *(made.span or ()))
+    fits = {len(made.shift), len(made.spread)} <= {1, made.taken[0] if made.taken else 1}
+    if not fits or not np.isfinite(figures).all() or 0 in made.spread:
+        raise RunError(f"{path} is damaged: its figures do not fit the samples.")
+    return made
 
 
 def preparation_of(run: Run, data_dir: Path | None = None) -> SamplePreparation:
     """How the samples of a run were prepared.
 
-    Found in the run's folder, or else from its data; then it is kept there, so that from then on
-    the folder is enough, unless nobody may write to it.
+    It is read from the run's folder, or else found from its data; then it is saved there, so that
+    the folder is enough from then on, unless the folder is read-only.
     """
     if (run.path / FILE).is_file():
         return load_preparation(run.path)
-    found = described(run.config, run_federation(run, data_dir), data_dir)
+    found = described(run.config, run_federation(run, data_dir), data_dir, _version(run))
     with suppress(RunError):
         found.save(run.path)
     return found
 
 
 def run_federation(run: Run, data_dir: Path | None = None) -> Federation:
-    """The very data a run was made with."""
-    federation = make_federation(run.config, data_dir)
-    recorded = run.results.settings
-    hashed = fingerprint if "format" in recorded else sampled_fingerprint
-    if hashed(federation) != recorded["data"]:
+    """The same data a run was made with."""
+    federation = make_federation(run.config, data_dir, _version(run))
+    hashed = fingerprint if _version(run) else sampled_fingerprint
+    if hashed(federation) != run.results.settings["data"]:
         raise RunError(
-            f"{run.path} was made with other data than are here now: bring the first data back, "
+            f"{run.path} was made with other data than are here now: restore the original data, "
             "or name their folder with --data-dir."
         )
     return federation
 
 
+def _version(run: Run) -> int:
+    """The version of a run's folder, 0 before folders told theirs."""
+    return int(run.results.settings.get("format", 0))
+
+
 def described(
-    config: Config, federation: Federation, data_dir: Path | None = None
+    config: Config,
+    federation: Federation,
+    data_dir: Path | None = None,
+    version: int = FORMAT,
 ) -> SamplePreparation:
-    """The preparation that made a federation's samples, from its dataset as stored."""
+    """The preparation that made a federation's samples, from its dataset as stored.
+
+    ``version`` is that of the run's folder: the first ones scaled by other rows.
+    """
     section = config.federation
     names, shape = federation.class_names, federation.sample_shape
     if ":" in section.dataset:
@@ -190,7 +209,7 @@ def described(
         return SamplePreparation("own", names, numbers, shape, taken=shape)
     stored = _stored(config, data_dir)
     x = as_floats(stored.name, stored.x.numpy(), section.image)
-    shift, spread = _figures(config, stored, x)
+    shift, spread = _figures(config, stored, x, data_dir, version)
     return SamplePreparation(
         scale=section.normalise,
         class_names=names,
@@ -202,19 +221,18 @@ def described(
         spread=spread,
         span=(float(x.min()), float(x.max())) if x.ndim == 4 else None,
         kept=federation.features,
-        **_ranges(config, data_dir),
+        **_ranges(config, data_dir, version),
     )
 
 
-def _ranges(config: Config, data_dir: Path | None) -> dict[str, Any]:
+def _ranges(config: Config, data_dir: Path | None, version: int) -> dict[str, Any]:
     """The range of features that becomes 0..1: of all seen clients, and of each client."""
     features = config.federation.features or {}
     scaled_by = features.get("scale")
     if scaled_by is None:
         return {}
     others = {name: value for name, value in features.items() if name != "scale"}
-    section = config.federation.model_copy(update={"features": others or None})
-    before = make_federation(config.model_copy(update={"federation": section}), data_dir)
+    before = _made_with(config, data_dir, version, features=others or None)
     own = {
         client.name: Range.of(before.x[client.train], scaled_by)
         for client in before.by_name.values()
@@ -229,6 +247,12 @@ def _ranges(config: Config, data_dir: Path | None) -> dict[str, Any]:
     }
 
 
+def _made_with(config: Config, data_dir: Path | None, version: int, **changes: Any) -> Federation:
+    """The federation that a run would have with some settings of it changed."""
+    section = config.federation.model_copy(update=changes)
+    return make_federation(config.model_copy(update={"federation": section}), data_dir, version)
+
+
 def _listed(values: Tensor) -> tuple[float, ...]:
     return tuple(values.reshape(-1).tolist())
 
@@ -236,7 +260,7 @@ def _listed(values: Tensor) -> tuple[float, ...]:
 def _stored(config: Config, data_dir: Path | None) -> Dataset:
     """The run's dataset as it was before images were converted and scaled."""
     section = config.federation
-    if section.dataset in REGISTRY:
+    if section.dataset in DATASETS:
         return load(
             section.dataset, data_dir, normalise="unit", classes=section.classes, **section.options
         )
@@ -244,20 +268,25 @@ def _stored(config: Config, data_dir: Path | None) -> Dataset:
 
 
 def _figures(
-    config: Config, stored: Dataset, x: Array
+    config: Config, stored: Dataset, x: Array, data_dir: Path | None, version: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What is subtracted and what divides, a channel or feature each: as ``prepare.scale`` has it.
+    """Shift and divisor of each channel or feature, as they were applied to the run's data.
 
-    Half a unit off and divided by a half is what "signed" does: twice, less one.
+    "signed" subtracts a half and divides by a half: 2·x - 1.
     """
     normalise = config.federation.normalise
     if normalise == "unit":
         return (0.0,), (1.0,)
     if normalise == "signed":
         return (0.5,), (0.5,)
-    entry = REGISTRY.get(config.federation.dataset)
+    entry = DATASETS.get(config.federation.dataset)
     if entry and entry.published and x.shape[2:] == stored.x.shape[2:]:
         mean, deviation = entry.published
         return (mean,), (deviation,)
-    mean, deviation = moments(x, stored.train_rows)
-    return tuple(mean.reshape(-1).tolist()), tuple(deviation.reshape(-1).tolist())
+    holders = [stored.train_rows]
+    if version >= SCALED_BY_CLIENTS:
+        # Skews and features come after scaling, and may give rows other places.
+        bare: dict[str, Any] = {"skew": [], "features": None, "environments": Named(name="none")}
+        holders = training_rows(_made_with(config, data_dir, version, **bare).clients)
+    found = figures([Moments.of(x, rows) for rows in holders])
+    return tuple(found[0].reshape(-1).tolist()), tuple(found[1].reshape(-1).tolist())

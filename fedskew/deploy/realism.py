@@ -1,4 +1,4 @@
-"""Whether synthetic samples are good for learning, and whether they are copies of real ones."""
+"""Whether synthetic samples are useful for training, and whether they copy real ones."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fedskew.types import Indices
 from fedskew.views.generative import test_rows
 
 NEAREST = 0.01
-"""A copy lies nearer to a training sample than all but this share of real samples do."""
+"""A copy is nearer to a training sample than all real samples except this share."""
 MANY, CHANCE = 0.05, 0.001
-"""So large a share of copies is suspicious, if chance makes it in fewer cases than that."""
+"""A larger share of copies is suspicious, if chance makes it with less than this probability."""
 AT_ONCE = 2**24
-"""Distances held in memory at once."""
+"""How many distances are held in memory at once."""
 
 
 @dataclass(frozen=True)
 class Usefulness:
-    """Accuracy on real test samples of two classifiers that differ in what they learned from.
+    """Accuracy on real test samples of two classifiers with different training data.
 
-    ``cas``, the classification accuracy score, is that of the one that saw synthetic samples
-    alone; ``real`` that of the one that saw the real training samples.
+    ``cas``, the classification accuracy score, is that of the classifier trained on synthetic
+    samples alone; ``real`` that of the one trained on the real training samples.
     """
 
     cas: float
@@ -42,11 +42,11 @@ class Copying:
     """How near synthetic samples come to a client's training samples.
 
     ``synthetic`` and ``held_out`` are the medians of the distances to the nearest training sample,
-    of the synthetic ones and of the client's own test samples, and ``ratio`` the one over the
-    other (None if test samples are copies themselves). ``near`` is the share of synthetic samples
-    nearer than the nearest percent of the test samples. Smooth samples are near to everything, so
-    that is no proof: ``alone`` is the share whose nearest training sample is nearer than the next
-    by as much as with the most extreme percent of the test samples.
+    of the synthetic ones and of the client's own test samples, and ``ratio`` the first divided by
+    the second (None if test samples are copies themselves). ``near`` is the share of synthetic
+    samples nearer than the nearest percent of the test samples. Smooth samples are near to
+    everything, so that is no proof: ``alone`` is the share whose nearest training sample is nearer
+    than the next by as much as for the most extreme percent of the test samples.
     """
 
     client: str
@@ -85,7 +85,7 @@ class Realism:
         if not self.copying:
             return "nobody has test samples to compare distances with."
         near = max(self.copying, key=lambda found: found.near)
-        told = (
+        share = (
             f"{near.near:.1%} at most are nearer to a client's training samples than the nearest "
             f"{NEAREST:.0%} of its test samples"
         )
@@ -97,8 +97,8 @@ class Realism:
                     f"{found.alone:.1%} to one of them alone."
                 )
         if near.near <= MANY:
-            return f"no sign of copies: {told}."
-        return f"no sign of copies: {told}, but not to one alone: few or smooth samples do that."
+            return f"no sign of copies: {share}."
+        return f"no sign of copies: {share}, but not to one alone: few or smooth samples do that."
 
     def __str__(self) -> str:
         lines = []
@@ -120,7 +120,7 @@ class Realism:
 def realism(
     x: Tensor, y: Indices | None, federation: Federation, seed: int, client: str | None = None
 ) -> Realism:
-    """Synthetic samples held against real ones: of all clients, or of the one who made them."""
+    """Synthetic samples compared with real ones of all clients, or of the one that made them."""
     holders = federation.clients if client is None else (federation.by_name[client],)
     copying = [copies(x, federation, holder) for holder in holders if len(holder.test)]
     useful, notes = None, []
@@ -135,7 +135,7 @@ def realism(
 def usefulness(
     x: Tensor, y: Indices, federation: Federation, seed: int, client: str | None = None
 ) -> Usefulness:
-    """How good the samples are to learn from, on the central test set or a client's own.
+    """How useful the samples are for training, on the central test set or a client's own.
 
     Both classifiers are the judge of :mod:`fedskew.federate.quality`, with the same first weights.
     """
@@ -164,7 +164,7 @@ def usefulness(
 
 
 def copies(x: Tensor, federation: Federation, client: Client) -> Copying:
-    """How near the samples are to a client's training samples, beside its own test samples."""
+    """How near samples are to a client's training samples, compared with its test samples."""
     train, test = (
         federation.x[torch.from_numpy(rows)].flatten(start_dim=1)
         for rows in (client.train, client.test)
@@ -183,7 +183,7 @@ def copies(x: Tensor, federation: Federation, client: Client) -> Copying:
 
 
 def _share_below(made: Tensor, held: Tensor) -> float:
-    """How many values are smaller than the smallest percent of others."""
+    """The share of values below the smallest percent of the others."""
     return float((made < float(np.quantile(held.numpy(), NEAREST))).double().mean())
 
 
@@ -200,13 +200,13 @@ class Nearest(NamedTuple):
 
 
 def nearest(points: Tensor, samples: Tensor) -> Nearest:
-    """The Euclidean distances of every point to the two samples next to it.
+    """The Euclidean distances of every point to the two samples nearest to it.
 
     >>> near = nearest(torch.tensor([[0.0], [4.0]]), torch.tensor([[1.0], [8.0]]))
     >>> near.first.tolist(), near.second.tolist(), near.contrast.tolist()
     ([1.0, 3.0], [8.0, 4.0], [0.125, 0.75])
     """
-    # In double precision: distances are taken by products, which leave little of a small one.
+    # In double precision: distances come from products, which lose the digits of small ones.
     samples, rows = samples.double(), max(1, AT_ONCE // max(1, len(samples)))
     count = min(2, len(samples))
     parts = [

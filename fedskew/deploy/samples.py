@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from fedskew.data.dataset import scaled
 from fedskew.data.formats import IMAGE_SUFFIXES, Array, read_csv, read_image, read_npz
 from fedskew.data.own import load_own
 from fedskew.deploy.preparation import SamplePreparation
@@ -20,7 +21,7 @@ TABLES = (".csv", ".parquet")
 
 
 class Stored(NamedTuple):
-    """Samples as they are stored, their labels by name or number if they have any."""
+    """Samples as they are stored, with their labels by name or number if they have any."""
 
     x: Array
     y: Array | None
@@ -29,14 +30,14 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples as a run's models take them, with the run's numbers of their classes if known."""
+    """Samples as a run's models take them, with the run's class numbers if known."""
 
     x: Tensor
     y: Indices | None
     origin: Path | str
 
     def labels(self) -> Indices:
-        """The classes, of samples that must have them."""
+        """The classes; an error if there are none."""
         if self.y is None:
             raise DataError(f"{self.origin}: there are no labels, but adapting needs them.")
         return self.y
@@ -50,15 +51,16 @@ def read_samples(
 ) -> Stored:
     """Samples given as arrays, or as the file or folder that holds them and their labels.
 
-    An npz holds ``x`` and perhaps ``y``; CSV and Parquet files one feature a column and perhaps
-    the column ``label``; a folder holds images, in folders named by their classes if they have
-    any. Classes go by name, and by the dataset's own numbers in an npz without ``class_names``.
+    An npz holds ``x`` and perhaps ``y``; CSV and Parquet files have one column per feature and
+    perhaps the column ``label``; a folder holds images, in folders named by their classes if they
+    have any. Classes are given by name, or in an npz without ``class_names`` by the dataset's own
+    numbers.
     """
     if not isinstance(x, str | Path):
         return Stored(np.asarray(x), None if y is None else np.asarray(y), "the samples")
     path = Path(x)
     if y is not None:
-        raise DataError(f"the labels of {path} must stand in it: leave y out.")
+        raise DataError(f"the labels of {path} must be in that file or folder: leave y out.")
     if path.is_dir():
         return Stored(*_read_images(path, preparation), path)
     if not path.exists():
@@ -68,7 +70,7 @@ def read_samples(
 
 
 def prepared(stored: Stored, preparation: SamplePreparation) -> Samples:
-    """Samples and labels as they are stored, as a run's models take them."""
+    """Stored samples and labels, converted to what a run's models take."""
     x, y, origin = stored
     if y is not None and len(x) != len(y):
         raise DataError(f"{origin}: {len(x)} samples but {len(y)} labels.")
@@ -82,7 +84,7 @@ def _read_npz(path: Path, label: str) -> tuple[Array, Array | None]:
         raise DataError(f"{path} has no array 'x'.")
     x, y = found["x"], found.get("y")
     if "x_scale" in found:
-        x = np.multiply(x, np.float32(found["x_scale"].item()), dtype=np.float32)
+        x = scaled(path, x, found["x_scale"])
     if y is None or "class_names" not in found:
         return x, y
     names = found["class_names"].reshape(-1)
@@ -102,13 +104,15 @@ def _read_table(path: Path, label: str) -> tuple[Array, Array | None]:
 
 def _numbers(path: Path, rows: list[list[str]]) -> Array:
     try:
+        if any("_" in cell for row in rows for cell in row):
+            raise ValueError("1_000 is no number in a file")
         return np.array(rows, dtype=np.float32)
     except ValueError as error:
-        raise DataError(f"{path} holds something else than numbers: {error}.") from error
+        raise DataError(f"{path} holds something other than numbers: {error}.") from error
 
 
 def _read_images(folder: Path, preparation: SamplePreparation) -> tuple[Array, Array | None]:
-    """Images in folders by class (below one of their owner, if they like), or without folders."""
+    """Images in folders by class (which may lie in folders by owner), or without folders."""
     if len(preparation.taken) != 3:
         raise DataError(f"{folder} is a folder, but the run takes features, not images.")
     for depth in ("*/*/*", "*/*", "*"):
@@ -120,7 +124,7 @@ def _read_images(folder: Path, preparation: SamplePreparation) -> tuple[Array, A
 
 
 def _alike(paths: list[Path], preparation: SamplePreparation) -> list[Array]:
-    """The images in the size the run's are stored in; resized later where the run resizes."""
+    """The images in the size in which the run's are stored; resized later if the run resizes."""
     channels, height, width = preparation.taken
     square = height if height == width and preparation.image is None else None
     grey = channels == 1 if preparation.image is None else None

@@ -14,7 +14,7 @@ from fedskew.errors import DataError, RunError
 from fedskew.federate.confidence import choose_threshold
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.metrics import MAIN
-from fedskew.federate.scoring import look
+from fedskew.federate.scoring import score_samples
 from fedskew.federate.tasks import ScoreTask
 from fedskew.parts.objective import ANSWERS
 from fedskew.parts.report import PERSONAL, SHARED
@@ -23,12 +23,12 @@ from fedskew.runs.folder import RunFolder
 from fedskew.types import Groups, Tensors
 
 CHANCE = 0.05
-"""A client asks when chance would make it unsure so often in fewer cases than this."""
+"""A client asks if it would be unsure this often by chance with a lower probability."""
 WATCHED = 0.1
-"""At least this share of validation samples counts as unsure: below a threshold that lets all of
-them pass, a change would hardly show."""
+"""At least this share of validation samples counts as unsure: with a threshold that all of them
+pass, a change would hardly show."""
 REFERENCES = 50
-"""So many clients' validation samples tell how sure models are."""
+"""How many clients' validation samples are used to find how sure models are."""
 
 
 class Counted(NamedTuple):
@@ -43,7 +43,7 @@ class Counted(NamedTuple):
 
 
 def is_more(now: Counted, then: Counted, chance: float = CHANCE) -> bool:
-    """Whether a model is unsure more often than before, beyond chance (Fisher's exact test).
+    """Whether a model is unsure significantly more often than before (Fisher's exact test).
 
     >>> is_more(Counted(9, 20), Counted(20, 200)), is_more(Counted(3, 20), Counted(20, 200))
     (True, False)
@@ -55,7 +55,7 @@ def is_more(now: Counted, then: Counted, chance: float = CHANCE) -> bool:
 
 
 class Trust(NamedTuple):
-    """The confidence to ask below, and how often that is on validation samples."""
+    """The confidence below which to ask, and how often that happens on validation samples."""
 
     threshold: float
     usual: Counted
@@ -71,7 +71,7 @@ def trust_in(
 ) -> Trust:
     """How sure models like the client's are of validation samples, as they are or adapted.
 
-    Seen clients stand in for it: each begins with what it would begin with, and adapts alike.
+    Seen clients stand in for the client: each starts as the client would, and adapts the same way.
     """
     holders = [client for client in holdings.federation.clients if len(client.validation)]
     places = np.linspace(0, len(holders) - 1, min(REFERENCES, len(holders))).round().astype(int)
@@ -89,15 +89,15 @@ def trust_in(
     private: dict[str, Groups] = {
         name: {PERSONAL: models[name], **({SHARED: {}} if own else {})} for name in names
     }
-    looked = look(holdings, tasks, private)
-    if not looked:
+    results = score_samples(holdings, tasks, private)
+    if not results:
         raise DataError(
-            f"{run.path} has no validation samples to learn from how sure its models are: set "
+            f"{run.path} has no validation samples, which show how sure its models are: set "
             "federation.validation for the run."
         )
-    found = [each.values["validation"] for each in looked if not each.error]
+    found = [each.values["validation"] for each in results if not each.error]
     if not found:
-        raise RunError(f"no client's model could be adapted: {looked[0].error}.")
+        raise RunError(f"no client's model could be adapted: {results[0].error}.")
     if not set(ANSWERS) <= found[0].keys():
         raise RunError(f"{run.path} has no classifier, so there are no answers to be unsure of.")
     confidence, label, predicted = (
@@ -115,7 +115,7 @@ def owned_by(run: Run, client: str) -> Tensors:
 
 
 def sent_to(run: Run, holdings: Holdings, client: str) -> Tensors:
-    """What a newcomer gets: the global model, or what is shared and the rest as yet untrained."""
+    """What a newcomer gets: the global model, or the shared part and the rest untrained."""
     if has_global(run):
         return dict(run_model(run).state_dict())
     sent = RunFolder(run.path).selected(MAIN).state.sent_to(client)

@@ -1,1 +1,1 @@
-"""Trains and scores a stack of clients at once; knows tensors and streams, never methods."""
+"""Trains and scores a stack of clients at once; knows about tensors, not about methods."""

@@ -1,7 +1,7 @@
 """Moves weights inside a traced step where a plain SGD step is one more matrix product.
 
 A linear layer's gradient is a product of two thin matrices, as long as the batch is small. Writing
-it out, reading it again and subtracting it costs three passes over a matrix as large as the
+it to memory, reading it again and subtracting it costs three passes over a matrix as large as the
 weights; adding the product to the weights costs one, and the weights stay in the core's cache.
 """
 
@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import fx
 
 from fedskew.engine.rewrite import shape_of
-
-aten: Any = torch.ops.aten
+from fedskew.engine.torch_private import aten
 
 
 def descend(graph: fx.GraphModule, parameters: int) -> frozenset[int]:
     """Let the graph take w ← w - lr·A·B itself for every gradient that is a product A·B.
 
     The first ``parameters`` inputs are the weights, the next one is the learning rate, and the
-    first outputs are the gradients in the same order. Returns which weights now move by
-    themselves; their output is the moved weight.
+    first outputs are the gradients in the same order. Returns which weights the graph now
+    updates itself; their output is the updated weight.
     """
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
     output = next(node for node in graph.graph.nodes if node.op == "output")
@@ -52,7 +50,7 @@ def descend(graph: fx.GraphModule, parameters: int) -> frozenset[int]:
 def _product(node: Any) -> tuple[fx.Node, fx.Node, bool] | None:
     """The two factors behind a gradient, seen through transposes that cancel out.
 
-    The flag says whether they are stacks of matrices (one a client) or single ones.
+    The flag says whether they are stacks of matrices (one per client) or single ones.
     """
     flips = 0
     while True:

@@ -9,6 +9,17 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor, nn
 
+from fedskew.engine.torch_private import is_dropout
+
+LEAST_SELU = -1.7580993408473766
+"""What a SELU approaches for ever smaller inputs: -scale * alpha (Klambauer et al., 2017)."""
+
+CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
+ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
+KINDS = (nn.Dropout, *CHANNELS, nn.AlphaDropout)
+"""All of torch's dropout layers. One of a user's that is made from them but works in another way
+is left alone: if it draws from torch's generator, it is refused when it is traced."""
+
 _key: ContextVar[Tensor | None] = ContextVar("dropout key", default=None)
 
 
@@ -23,25 +34,36 @@ def dropout_key(key: Tensor | None) -> Iterator[None]:
 
 
 class StreamDropout(nn.Module):
-    """Zeroes each value with probability ``p``, by hashing its place together with the key.
+    """Drops each value with probability ``p``, by hashing its place together with the key.
 
     torch's own dropout draws from one generator for the whole process, so its masks depend on
-    what else is running. Hashing (splitmix64's mixing steps) needs no state at all.
+    what else is running. Hashing (splitmix64's mixing steps) needs no state at all. What is
+    dropped becomes zero, or with ``keeps_moments`` (AlphaDropout, for inputs of mean 0 and
+    variance 1) the least value a SELU gives, and all is shifted and scaled to keep both.
     """
 
-    def __init__(self, p: float, layer: int, whole_channels: bool) -> None:
+    def __init__(
+        self, p: float, layer: int, whole_channels: bool, keeps_moments: bool = False
+    ) -> None:
         super().__init__()
-        self.p, self.layer, self.whole_channels = p, layer, whole_channels
+        self.p, self.layer = p, layer
+        self.whole_channels, self.keeps_moments = whole_channels, keeps_moments
 
     def forward(self, x: Tensor) -> Tensor:
         key = _key.get()
         if not self.training or self.p == 0.0 or key is None:
             return x
+        if self.p == 1.0:
+            return x * 0.0
         shape = x.shape[:2] if self.whole_channels else x.shape
         places = torch.arange(shape.numel(), device=x.device).reshape(shape)
         kept = hashed_uniform(places + (self.layer << 40), key) >= self.p
         kept = kept.reshape(*shape, *[1] * (x.dim() - kept.dim()))
-        return x * kept / (1.0 - self.p)
+        if not self.keeps_moments:
+            return x * kept / (1.0 - self.p)
+        scale: float = ((1.0 - self.p) * (1.0 + self.p * LEAST_SELU**2)) ** -0.5
+        held: Tensor = torch.where(kept, x, LEAST_SELU)
+        return (held - self.p * LEAST_SELU) * scale
 
 
 def hashed_uniform(places: Tensor, key: Tensor) -> Tensor:
@@ -59,9 +81,9 @@ def with_stream_dropout(module: nn.Module) -> nn.Module:
         (parent, name, child)
         for parent in module.modules()
         for name, child in parent.named_children()
-        if isinstance(child, nn.modules.dropout._DropoutNd)
+        if is_dropout(child) and any(type(child).forward is kind.forward for kind in KINDS)
     ]
     for number, (parent, name, child) in enumerate(layers):
-        channels = isinstance(child, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
-        setattr(parent, name, StreamDropout(child.p, number, channels))
+        channels, alpha = isinstance(child, CHANNELS), isinstance(child, ALPHA)
+        setattr(parent, name, StreamDropout(child.p, number, channels, alpha))
     return module

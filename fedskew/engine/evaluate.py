@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.engine.cohort import in_workers
-from fedskew.engine.streams import stream
+from fedskew.engine.torch_private import is_batch_norm, is_batch_or_instance_norm
+from fedskew.engine.workers import in_workers
 from fedskew.errors import locate
+from fedskew.rng import stream
 from fedskew.types import Indices, Tensors
 
 Scores = dict[str, float]
@@ -23,7 +24,7 @@ Scores = dict[str, float]
 class Question:
     """How good are these tensors on these rows?
 
-    ``key`` fixes the noise of a sampled model; its last entry says whose rows they are.
+    ``key`` fixes the noise of a sampled model; its last entry names the client whose rows they are.
     """
 
     tensors: Tensors
@@ -32,7 +33,7 @@ class Question:
 
 
 class EvaluationModules:
-    """A model in evaluation mode, a copy for each thread.
+    """A model in evaluation mode, one copy per thread.
 
     ``functional_call`` swaps a module's tensors in place: two threads cannot share one.
     """
@@ -50,9 +51,9 @@ class EvaluationModules:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How to score: ``score(module, tensors, batch)`` gives one value a sample and metric.
+    """How to score: ``score(module, tensors, batch)`` gives one value per sample and metric.
 
-    ``summed`` makes the scores of a question from the values of all its samples.
+    ``summed`` computes the scores of a question from the values of all its samples.
     """
 
     modules: EvaluationModules
@@ -72,11 +73,11 @@ def evaluate(questions: Sequence[Question], scoring: Scoring) -> list[Scores]:
 
 
 def sample_values(questions: Sequence[Question], scoring: Scoring) -> list[Tensors]:
-    """One value a sample and metric, question by question; no rows give no values.
+    """One value per sample and metric, question by question; no rows give no values.
 
-    Neighbouring questions about the same tensors are answered together, in full batches that the
-    workers share out, unless the model looks at its batch (statistics without running averages)
-    and would see a mixture.
+    Consecutive questions about the same tensors are answered together, in full batches that the
+    workers share, unless the model depends on its batch (statistics without running averages) and
+    would see a mixture of clients.
     """
     groups: list[list[int]] = []
     mixes = not uses_batch_statistics(scoring.modules.here())
@@ -122,7 +123,7 @@ def sample_values(questions: Sequence[Question], scoring: Scoring) -> list[Tenso
 
 
 def _gather(questions: Sequence[Question], scoring: Scoring) -> tuple[Tensor, Tensors]:
-    """The rows of some questions, one after the other, and the noise their samples get."""
+    """The rows of some questions, one after the other, and the noise for their samples."""
     rows = torch.from_numpy(np.concatenate([question.rows for question in questions]))
     noise = {}
     for kind, shape in scoring.noise(1).items():
@@ -137,7 +138,7 @@ def _gather(questions: Sequence[Question], scoring: Scoring) -> tuple[Tensor, Te
 
 
 def _whose(questions: Sequence[Question], here: slice) -> str:
-    """Who has samples in this part of some questions' rows, in words."""
+    """The clients with samples in this slice of the questions' rows, in words."""
     ends = np.cumsum([len(question.rows) for question in questions])
     names: dict[str | int, None] = {}
     for question, end in zip(questions, ends, strict=True):
@@ -152,11 +153,15 @@ def _at(noise: Tensors, here: slice) -> Tensors:
 
 
 def _score(tensors: Tensors, rows: Tensor, noise: Tensors, scoring: Scoring) -> Tensors:
-    """One value a sample and metric, for one batch."""
+    """One value per sample and metric, for one batch."""
     ones = torch.ones(len(rows), device=scoring.x.device)
     batch: dict[str, Tensor | Tensors] = {
-        "x": scoring.x[rows], "y": scoring.y[rows], "mask": ones, "weight": ones, "noise": noise,
-    }  # fmt: skip
+        "x": scoring.x[rows],
+        "y": scoring.y[rows],
+        "mask": ones,
+        "weight": ones,
+        "noise": noise,
+    }
     with torch.no_grad():
         scores = scoring.score(scoring.modules.here(), tensors, batch)
     return {metric: values.to(torch.float64) for metric, values in scores.items()}
@@ -165,11 +170,18 @@ def _score(tensors: Tensors, rows: Tensor, noise: Tensors, scoring: Scoring) -> 
 def uses_batch_statistics(module: nn.Module) -> bool:
     """Whether scoring one sample depends on the others in its batch."""
     return any(
-        isinstance(layer, nn.modules.batchnorm._NormBase) and not layer.track_running_stats
+        is_batch_or_instance_norm(layer) and not layer.track_running_stats
         for layer in module.modules()
     )
 
 
 def trains_batch_statistics(module: nn.Module) -> bool:
-    """Whether training on one sample depends on the others in its batch."""
-    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
+    """Whether a training batch leaves its mark as a whole: on its samples, or on a buffer.
+
+    BatchNorm does both. Any other layer with a buffer in the model's state may keep statistics
+    there (InstanceNorm with running averages, a user's own), which padding would enter.
+    """
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    return any(map(is_batch_norm, module.modules())) or not buffers.keys().isdisjoint(
+        module.state_dict()
+    )

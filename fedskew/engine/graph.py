@@ -8,25 +8,33 @@ without Python, so worker threads do not wait for each other.
 
 from __future__ import annotations
 
+import random
 import threading
-import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, fx, nn
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
+from torch import Tensor, fx
 
 from fedskew.engine.descend import descend
 from fedskew.engine.rewrite import rewrite
+from fedskew.engine.torch_private import (
+    Compiled,
+    Tree,
+    flatten,
+    leaves,
+    map_leaves,
+    scripted,
+    traced,
+    unflatten,
+)
 from fedskew.errors import ConfigError
 
-Tree = Any
 Step = Callable[..., list[Tensor]]
-Run = Callable[..., Any]
-Graphs = dict[Hashable, tuple[Run, frozenset[int]]]
+Graphs = dict[Hashable, tuple[Compiled, frozenset[int]]]
 
 Differentiated = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 
@@ -38,8 +46,8 @@ class TracedStep:
     """A function of trees of tensors, traced once for every shape it meets.
 
     With ``descends`` the first tree holds weights, the second a learning rate, and the function
-    returns gradients first: a graph then moves by itself what it can (see ``descend``). Steps
-    that are known to compute the same may share their ``graphs``.
+    returns gradients first: the graph then updates what weights it can itself (see ``descend``).
+    Steps that are known to compute the same may share their ``graphs``.
     """
 
     def __init__(
@@ -51,11 +59,11 @@ class TracedStep:
 
     def ready(
         self, key: Hashable, trees: Callable[[], tuple[Tree, ...]]
-    ) -> tuple[Run, frozenset[int]]:
-        """The graph for trees of these shapes, and which weights it moves by itself.
+    ) -> tuple[Compiled, frozenset[int]]:
+        """The graph for trees of these shapes, and which weights it updates itself.
 
-        The graph takes the trees' leaves, in order. ``key`` stands for all shapes there are, so
-        that a loop need not look at them again; ``trees`` gives an example to trace.
+        The graph takes the trees' leaves, in order. ``key`` identifies all their shapes, so that a
+        loop need not look at them again; ``trees`` gives an example to trace.
         """
         if key not in self._graphs:
             with _tracing:
@@ -63,42 +71,40 @@ class TracedStep:
                     self._graphs[key] = self._trace(trees())
         return self._graphs[key]
 
-    def _trace(self, trees: tuple[Tree, ...]) -> tuple[Run, frozenset[int]]:
-        inputs, structure = pytree.tree_flatten(trees)
+    def _trace(self, trees: tuple[Tree, ...]) -> tuple[Compiled, frozenset[int]]:
+        inputs, structure = flatten(trees)
 
         def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
-            return tuple(self._function(*pytree.tree_unflatten(list(tensors), structure)))
+            return tuple(self._function(*unflatten(list(tensors), structure)))
 
-        graph = make_fx(flat)(*inputs)
-        _refuse_hidden_randomness(graph)
+        with _no_hidden_randomness():
+            graph = traced(flat, inputs)
+            _refuse_hidden_randomness(graph)
         graph = rewrite(graph)
         moved = descend(graph, len(leaves(trees[0]))) if self._descends else frozenset()
-        # Weights are written on; what repeats itself in memory is only read.
-        return _scripted(graph, [t if 0 in t.stride() else t.clone() for t in inputs]), moved
+        # Weights are written in place; expanded tensors are only read.
+        return scripted(graph, [t if 0 in t.stride() else t.clone() for t in inputs]), moved
 
 
 class PlainStep:
-    """The same function, called at every batch on the tensors themselves: nothing is traced."""
+    """The same function, called directly on the tensors of every batch: nothing is traced."""
 
     def __init__(self, function: Step) -> None:
         self._function = function
 
     def ready(
         self, key: Hashable, trees: Callable[[], tuple[Tree, ...]]
-    ) -> tuple[Run, frozenset[int]]:
-        """What runs in a graph's place; it moves no weight by itself."""
-        structure = pytree.tree_structure(trees())
+    ) -> tuple[Compiled, frozenset[int]]:
+        """The function that replaces a graph; it updates no weights itself."""
+        _, structure = flatten(trees())
 
         def run(*tensors: Tensor) -> list[Tensor]:
-            before = torch.get_rng_state()
             token = _plainly.set(True)
             try:
-                outputs = self._function(*pytree.tree_unflatten(list(tensors), structure))
+                with _no_hidden_randomness():
+                    return self._function(*unflatten(list(tensors), structure))
             finally:
                 _plainly.reset(token)
-            if not torch.equal(before, torch.get_rng_state()):
-                raise _hidden_randomness("from torch's global generator")
-            return outputs
 
         return run, frozenset()
 
@@ -106,10 +112,10 @@ class PlainStep:
 def differentiate(
     function: Differentiated, at: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-    """The gradients, the value, and what else a function returns beside its value.
+    """The gradients, the value, and whatever else a function returns beside its value.
 
-    By ``torch.func``, which can be batched and traced; in a plain step by autograd, so that the
-    function meets tensors like any other and not the wrappers of ``torch.func``.
+    Uses ``torch.func``, which can be batched and traced; a plain step uses autograd, so that the
+    function sees ordinary tensors and not the wrappers of ``torch.func``.
     """
     if not _plainly.get() or any(torch.func.debug_unwrap(t) is not t for t in at.values()):
         gradients, (value, rest) = torch.func.grad_and_value(function, has_aux=True)(at)
@@ -135,15 +141,32 @@ def for_each_client(function: Step) -> Step:
         if len(leaves(*trees)[0]) > 1:
             many: list[Tensor] = torch.func.vmap(function)(*trees)
             return many
-        single = function(*pytree.tree_map(lambda t: t[0], trees))
+        single = function(*map_leaves(lambda t: t[0], trees))
         return [t.unsqueeze(0) for t in single]
 
     return stacked
 
 
-def leaves(*trees: Tree) -> list[Tensor]:
-    """All tensors of some trees, in the order a ready graph takes them."""
-    return pytree.tree_leaves(trees)
+@contextmanager
+def _no_hidden_randomness() -> Iterator[None]:
+    """Refuse code that draws from a generator that all code shares.
+
+    A graph would repeat for ever what numpy or Python drew while it was traced.
+    """
+    before = _shared_generators()
+    yield
+    for library, state in _shared_generators().items():
+        if state != before[library]:
+            raise _hidden_randomness(f"from {library}'s global generator")
+
+
+def _shared_generators() -> dict[str, Any]:
+    _, words, place, *_ = np.random.get_state()  # noqa: NPY002 (a user's code may draw from it)
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": (np.asarray(words).tobytes(), place),
+        "Python": random.getstate(),
+    }
 
 
 def _refuse_hidden_randomness(graph: fx.GraphModule) -> None:
@@ -158,17 +181,3 @@ def _hidden_randomness(source: object) -> ConfigError:
         f"the model or objective draws random numbers by itself ({source}); "
         "ask for them through Objective.noise, so that runs can be repeated"
     )
-
-
-def _scripted(graph: nn.Module, examples: Sequence[Tensor]) -> Run:
-    """The graph as TorchScript, or as it is where an operation has no TorchScript form."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            trace: Any = torch.jit.trace
-            scripted = trace(graph, tuple(examples), check_trace=False)
-        except RuntimeError:
-            return graph
-    # The method itself: going through Module.__call__ costs as much as a few operations.
-    run: Run = scripted._c._get_method("forward")
-    return run

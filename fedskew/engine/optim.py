@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-aten: Any = torch.ops.aten
+from fedskew.engine.torch_private import fused_adam, fused_sgd
 
 
 @dataclass(frozen=True)
 class Optimiser:
     """SGD or Adam with its settings; its state is fresh each time a client starts training.
 
-    ``start`` makes the state of a stack of clients and ``step`` moves parameters and state in
-    place, by operations a graph can hold. All clients of a stack are at the same step.
+    ``start`` makes the state for a stack of clients and ``step`` updates parameters and state in
+    place, with operations that a graph can contain. All clients of a stack are at the same step.
     """
 
     kind: Literal["sgd", "adam"] = "sgd"
@@ -45,18 +45,19 @@ class Optimiser:
             first, second, counts = state
             for count in counts:
                 count.add_(1)
-            aten._fused_adam_.tensor_lr(
-                parameters, gradients, first, second, [], [count[0] for count in counts],
-                lr=lr, beta1=0.9, beta2=0.999, weight_decay=self.weight_decay, eps=1e-8,
-                amsgrad=False, maximize=False,
-            )  # fmt: skip
+            steps = [count[0] for count in counts]
+            fused_adam(
+                parameters, gradients, first, second, steps, lr, weight_decay=self.weight_decay
+            )
         else:
-            # Momentum that starts at zero needs no special first step.
-            aten._fused_sgd_.tensor_lr(
-                parameters, gradients, state[0] if state else [],
-                weight_decay=self.weight_decay, momentum=self.momentum, lr=lr, dampening=0.0,
-                nesterov=False, maximize=False, is_first_step=False,
-            )  # fmt: skip
+            fused_sgd(
+                parameters,
+                gradients,
+                state[0] if state else [],
+                lr,
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+            )
 
     @property
     def is_plain(self) -> bool:
@@ -64,7 +65,7 @@ class Optimiser:
         return self.kind == "sgd" and not self.momentum and not self.weight_decay
 
     def travelled_per_gradient(self) -> float:
-        """How far the parameters finally move for one unit of a gradient, over the learning rate.
+        """How far the parameters finally move per unit of gradient, divided by the learning rate.
 
         Momentum ρ repeats every gradient 1 + ρ + ρ² + ... = 1/(1-ρ) times.
         """

@@ -1,18 +1,16 @@
 """Swaps two slow CPU kernels in a traced step for faster ones that compute the same numbers.
 
-Both are far from the machine's speed in the layout that convolutions give them, and together cost
-a third of a small CNN's step: max pooling of contiguous images (vectorised only when channels
+Both are slow in the memory layout that convolutions give them, and together take a third of a small
+CNN's step: max pooling of contiguous images (vectorised only when channels
 come last), and the gradient of a first layer's few filter weights (better as one product).
 """
 
-import warnings
-from functools import cache
 from typing import Any
 
 import torch
 from torch import fx
 
-aten = torch.ops.aten
+from fedskew.engine.torch_private import VIEWS, aten, convolution_backward
 
 MOST_PATCH_VALUES = 128
 """Input channels × kernel area up to which unrolling the patches beats the library's kernel."""
@@ -25,8 +23,8 @@ def rewrite(graph: fx.GraphModule) -> fx.GraphModule:
         elif node.target is aten.convolution_backward.default:
             if not _few_weights_by_product(graph.graph, node):
                 node.target = convolution_backward
-        elif node.target in (aten.view.default, aten._unsafe_view.default):
-            # Traced for the old layout; a reshape also takes tensors whose channels come last.
+        elif node.target in VIEWS:
+            # Traced for the old layout; a reshape also accepts tensors whose channels come last.
             node.target = aten.reshape.default
     graph.graph.eliminate_dead_code()
     graph.recompile()
@@ -53,9 +51,9 @@ def _pool_channels_last(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _back_in_order(graph: fx.Graph, gradient: fx.Node) -> None:
-    """Lay a pooling gradient out again as its other operands are: mixed layouts are the slowest.
+    """Give a pooling gradient the layout of its other operands: mixed layouts are the slowest.
 
-    A convolution takes channels last as they come, so it alone is left with them.
+    A convolution accepts channels last as they are, so only its input keeps that layout.
     """
     others = [u for u in gradient.users if u.target is not aten.convolution_backward.default]
     if not others:
@@ -74,48 +72,8 @@ def _uses_indices_of(backward: fx.Node, pool: fx.Node) -> bool:
     return isinstance(indices, fx.Node) and indices.args[0] is pool
 
 
-def _backward(
-    gradient: torch.Tensor,
-    images: torch.Tensor,
-    weight: torch.Tensor,
-    bias_sizes: list[int] | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    wanted: list[bool],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    by_image, by_weight, by_bias = torch.ops.aten.convolution_backward(
-        gradient, images, weight, bias_sizes, stride, padding, dilation, transposed,
-        output_padding, groups, wanted,
-    )  # fmt: skip
-    # What nobody wants is no tensor at all, which the tracer cannot hold.
-    if not wanted[0]:
-        by_image = gradient
-    if not wanted[1]:
-        by_weight = weight
-    if not wanted[2]:
-        by_bias = gradient
-    # The optimiser's fused kernel reads memory in order: the layout must be the parameter's.
-    return by_image, by_weight.contiguous(), by_bias
-
-
-@cache
-def _scripted_backward() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.jit.script(_backward)
-
-
-def convolution_backward(*arguments: Any) -> Any:
-    """The library's own kernel, in a form that TorchScript's tracer can write down."""
-    return _scripted_backward()(*arguments)
-
-
 def _few_weights_by_product(graph: fx.Graph, node: fx.Node) -> bool:
-    """∂w of a plain convolution, where ∂x is not wanted: one product of gradient and patches.
+    """∂w of a plain convolution whose ∂x is not needed: one product of gradient and patches.
 
     Returns whether it applied.
     """
@@ -161,6 +119,6 @@ def _few_weights_by_product(graph: fx.Graph, node: fx.Node) -> bool:
 
 
 def shape_of(node: Any) -> Any:
-    """The traced shape of a node's tensor, or None where it has none."""
+    """The traced shape of a node's tensor, or None if it has none."""
     value = node.meta.get("val", node.meta.get("tensor_meta"))
     return None if value is None else [int(size) for size in value.shape]

@@ -1,1 +1,1 @@
-"""The heart: what a stage's server and clients agree on, and how they talk."""
+"""The core: what the server and the clients of a stage agree on, and how they communicate."""

@@ -1,4 +1,4 @@
-"""Making a client's model its own: some epochs on its training data, or on a few shots of them."""
+"""Adapting a model to a client: some epochs on its training data, or on a few shots of it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
-from fedskew.engine.cohort import Work, train
+from fedskew.engine.cohort import train
 from fedskew.engine.evaluate import Question, evaluate
-from fedskew.engine.streams import stream
+from fedskew.engine.training import Work
 from fedskew.errors import Diverged, locate
 from fedskew.federate.holdings import Holdings, context_of, remembered
 from fedskew.federate.recipe import Adapt, Phase
 from fedskew.federate.tasks import not_finite
 from fedskew.parts.objective import Objective, owned
+from fedskew.rng import stream
 from fedskew.types import Groups, Indices, Tensors
 
 HELD_OUT = 4
-"""One of so many samples of a class is held out to find the number of epochs."""
+"""One in this many samples of a class is held out to choose the number of epochs."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A client's model, and what it shall do to it; ``own`` is the client's private state."""
+    """A client's model, and how to adapt it; ``own`` is the client's private state."""
 
     client: str
     model: Tensors
@@ -36,9 +37,9 @@ class Adaptation:
 def adapted(holdings: Holdings, adaptations: Sequence[Adaptation]) -> list[Tensors | Exception]:
     """Every model after its adaptation, or what went wrong.
 
-    With ``patience`` the last phase is first tried on a part of the samples, for 1, 2, 4, ...
-    epochs up to its own, and looked at on the samples held out; then the model is adapted anew on
-    all samples for as many epochs as did best, perhaps none. Nobody sees a label beyond the shots.
+    With ``patience`` the last phase is first tried on a part of the samples, for 0, 1, 2, 4, ...
+    epochs up to its own number, and checked on the samples held out; then the model is adapted
+    again on all samples for the number of epochs that did best. No label beyond the shots is used.
     """
     given = [_rows(holdings, adaptation) for adaptation in adaptations]
     epochs = _epochs(holdings, adaptations, given)
@@ -62,7 +63,7 @@ def shots(rows: Indices, y: Tensor, count: int, seed: int, client: str) -> Indic
 
 
 def held_out(rows: Indices, y: Tensor, seed: int, client: str) -> tuple[Indices, Indices]:
-    """Rows to adapt on and rows to look at: a quarter of every class that has two, at least one."""
+    """Rows to adapt on, and rows to check on: a quarter, at least one, of every class with two."""
     order = stream(seed, "held out", client).permutation(rows)
     labels = y.numpy()[order]
     away = []
@@ -77,7 +78,7 @@ def held_out(rows: Indices, y: Tensor, seed: int, client: str) -> tuple[Indices,
 def _epochs(
     holdings: Holdings, adaptations: Sequence[Adaptation], given: Sequence[Indices]
 ) -> list[int | None]:
-    """How long the last phase of each adaptation lasts, where that is to be found out."""
+    """The number of epochs of each adaptation's last phase, if it is to be chosen; else None."""
     found: list[int | None] = [None] * len(adaptations)
     parts = {
         i: held_out(rows, holdings.federation.y, holdings.plan.seed, adaptation.client)
@@ -119,13 +120,13 @@ def _longest(holdings: Holdings, how: Adapt) -> int:
 
 def _losses(
     holdings: Holdings,
-    looks: Sequence[tuple[Adaptation, Indices]],
+    checks: Sequence[tuple[Adaptation, Indices]],
     models: Sequence[Tensors | Exception],
 ) -> list[float]:
     """The mean loss of every model on the rows held out for it; infinite if there is no model."""
-    losses = [float("inf")] * len(looks)
+    losses = [float("inf")] * len(checks)
     groups: dict[Objective, dict[int, Question]] = {}
-    for i, ((adaptation, rows), model) in enumerate(zip(looks, models, strict=True)):
+    for i, ((adaptation, rows), model) in enumerate(zip(checks, models, strict=True)):
         if not isinstance(model, Exception):
             objective = adaptation.how.phases[-1].objective or holdings.plan.recipe.objective
             key = (holdings.plan.seed, holdings.plan.stage, "look", adaptation.client)
@@ -143,7 +144,7 @@ def _through(
     given: Sequence[Indices],
     epochs: Sequence[int | None],
 ) -> list[Tensors | Exception]:
-    """All models through their phases, phase by phase for all who share it."""
+    """All models after their phases; models that share a phase train together."""
     settings = holdings.plan.settings
     now: list[Tensors | Exception] = [adaptation.model for adaptation in adaptations]
     depth = max((len(adaptation.how.phases) for adaptation in adaptations), default=0)
@@ -156,8 +157,8 @@ def _through(
                     phase = replace(phase, epochs=epochs[i])
                 if phase.epochs != 0:
                     wanted = adaptation.how.batch_size
-                    # No wider than the client's samples, whoever adapts beside it: the width
-                    # decides which noise a sample meets.
+                    # No wider than the client's samples, whatever clients adapt beside it: the
+                    # width decides which noise a sample gets.
                     width = min(wanted, len(given[i])) if wanted else settings.batch_size
                     groups.setdefault((phase, width), []).append(i)
         for (phase, batch_size), members in groups.items():
@@ -191,7 +192,7 @@ def _trained(
             locate(result, f"phase {number + 1}")
             results.append((i, result))
         else:
-            # Where steps make a model of the client's own, that is what adapting is for.
+            # If steps make a model of the client's own, that is the adapted model.
             mine = owned(result.memory)
             finite = result.finite and not not_finite(mine)
             results.append((i, {**result.tensors, **mine} if finite else diverged))

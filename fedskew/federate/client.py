@@ -1,4 +1,4 @@
-"""What a task means, given a client's data and private state: the same code on every backend."""
+"""How a client carries out a task on its data and private state; the same on every backend."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import torch
 
-from fedskew.engine.cohort import Trained, Training, Work, in_workers, train
-from fedskew.engine.streams import stream
+from fedskew.engine.cohort import train
+from fedskew.engine.training import Trained, Training, Work
+from fedskew.engine.workers import in_workers
 from fedskew.errors import failure, locate, located
 from fedskew.federate.holdings import Holdings, context_of, remembered
 from fedskew.federate.recipe import Phase
@@ -19,12 +20,13 @@ from fedskew.parts.aggregate import Update
 from fedskew.parts.begin import Begun
 from fedskew.parts.objective import own, owned
 from fedskew.parts.report import MEMORY, PERSONAL, SAMPLE_WEIGHT, SHARED, STEPS, Finished, Report
+from fedskew.rng import stream
 from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of training or describing: an update and what to keep, or why there is none."""
+    """The result of training or describing: an update and what to keep, or why there is none."""
 
     client: str
     update: Update | None = None
@@ -37,8 +39,8 @@ AnyTask = TypeVar("AnyTask", TrainTask, DescribeTask)
 
 
 @dataclass
-class _Course:
-    """How far a client has come in a round: its models, and what its objectives remember."""
+class _RoundState:
+    """A client's state during a round: its models, and what its objectives remember."""
 
     begun: Begun
     shared: Tensors
@@ -52,7 +54,7 @@ class _Course:
         return self.shared if phase.model == "shared" else self.personal
 
     def take(self, number: int, phase: Phase, result: Trained) -> None:
-        """Go on from where a phase ended."""
+        """Continue from the result of a phase."""
         mine = owned(result.memory)
         kept = {name: t for name, t in result.memory.items() if name not in own(mine)}
         if kept:
@@ -69,11 +71,11 @@ class _Course:
 def train_clients(
     holdings: Holdings, tasks: Sequence[TrainTask], private: Mapping[str, Groups]
 ) -> list[Outcome]:
-    """Every task's client trains through the recipe's phases, reports, and answers."""
+    """Every task's client trains in the recipe's phases, makes its reports, and answers."""
     begun, errors = _begun(holdings, tasks, private)
     initial = holdings.plan.initial
-    courses = {
-        client: _Course(start, start.model, private[client].get(PERSONAL, initial))
+    states = {
+        client: _RoundState(start, start.model, private[client].get(PERSONAL, initial))
         for client, start in begun.items()
     }
     for number, phase in enumerate(holdings.plan.recipe.trains):
@@ -82,8 +84,7 @@ def train_clients(
             break
         training = holdings.training(phase, going[0].lr_factor)
         works = [
-            _work(holdings, number, training, t, courses[t.client], private[t.client])
-            for t in going
+            _work(holdings, number, training, t, states[t.client], private[t.client]) for t in going
         ]
         for task, result in zip(going, train(works, training), strict=True):
             if isinstance(result, Exception):
@@ -92,12 +93,12 @@ def train_clients(
             elif not result.finite or not_finite(owned(result.memory)):
                 errors[task.client] = "its parameters are not finite after training"
             else:
-                courses[task.client].take(number, phase, result)
+                states[task.client].take(number, phase, result)
 
     def answer(task: TrainTask) -> Outcome:
         if task.client in errors:
             return Outcome(task.client, error=errors[task.client])
-        return _answer(holdings, task, courses[task.client], private[task.client])
+        return _answer(holdings, task, states[task.client], private[task.client])
 
     return _answers(holdings, answer, tasks)
 
@@ -107,19 +108,19 @@ def _work(
     number: int,
     training: Training,
     task: TrainTask,
-    course: _Course,
+    state: _RoundState,
     private: Groups,
 ) -> Work:
     """What the engine needs to know of a client for one phase."""
     plan, rows = holdings.plan, holdings.clients[task.client].train
     phase = plan.recipe.trains[number]
-    model = course.model(phase)
+    model = state.model(phase)
     return Work(
         name=task.client,
         rows=rows,
         tensors=model,
         context=context_of(
-            holdings, phase, training, rows, course.begun.model, private, task.broadcast
+            holdings, phase, training, rows, state.begun.model, private, task.broadcast
         ),
         sample_weight=private.get(SAMPLE_WEIGHT, {}).get("w"),
         key=(plan.seed, plan.stage, "train", number, task.client, task.round),
@@ -128,20 +129,20 @@ def _work(
     )
 
 
-def _answer(holdings: Holdings, task: TrainTask, course: _Course, private: Groups) -> Outcome:
+def _answer(holdings: Holdings, task: TrainTask, state: _RoundState, private: Groups) -> Outcome:
     """What a client that has trained sends, and what it keeps."""
-    plan, name, trained = holdings.plan, task.client, course.shared
-    keeps: Groups = dict(course.memories)
+    plan, name, trained = holdings.plan, task.client, state.shared
+    keeps: Groups = dict(state.memories)
     if plan.private:
         keeps[SHARED] = {n: trained[n] for n in plan.private}
     if plan.recipe.objective.counts_steps:
-        keeps[STEPS] = {"n": torch.tensor(_steps_before(private) + course.steps)}
+        keeps[STEPS] = {"n": torch.tensor(_steps_before(private) + state.steps)}
     if plan.has_personal_phase:
-        keeps[PERSONAL] = course.personal
+        keeps[PERSONAL] = state.personal
     if plan.has_personal_steps:
-        keeps[PERSONAL] = {**trained, **course.own}
+        keeps[PERSONAL] = {**trained, **state.own}
     sends, kept = _reported(
-        holdings, task, plan.recipe.reports, course.begun, trained, course.steps, private
+        holdings, task, plan.recipe.reports, state.begun, trained, state.steps, private
     )
     if wrong := not_finite(*sends.values(), *kept.values()):
         return Outcome(name, error=f"its report {wrong} is not finite")
@@ -149,10 +150,10 @@ def _answer(holdings: Holdings, task: TrainTask, course: _Course, private: Group
         name,
         {n: trained[n] for n in plan.shared_in_order},
         size=len(holdings.clients[name].train),
-        steps=course.steps,
+        steps=state.steps,
         reports=sends,
     )
-    return Outcome(name, update, {**keeps, **kept}, course.loss)
+    return Outcome(name, update, {**keeps, **kept}, state.loss)
 
 
 def describe_clients(
@@ -196,7 +197,7 @@ def _steps_before(private: Groups) -> int:
 def _answers(
     holdings: Holdings, answer: Callable[[AnyTask], Outcome], tasks: Sequence[AnyTask]
 ) -> list[Outcome]:
-    """One answer a task; a client that raises is one lost answer, not a lost round."""
+    """One answer per task; a client that raises costs one answer, not the round."""
 
     def guarded(task: AnyTask) -> Outcome | Exception:
         try:

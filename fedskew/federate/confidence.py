@@ -13,14 +13,14 @@ from fedskew.errors import ConfigError, DataError
 Floats = NDArray[np.float64]
 
 ACCURACY = 0.95
-"""How often the answered samples should be right, unless somebody says otherwise."""
+"""How often the answered samples should be right, by default."""
 HIGHEST = float(np.nextafter(1.0, 0.0))
 
 
 class Answered(NamedTuple):
-    """What a threshold does to some samples: the share it answers, and how often rightly.
+    """The effect of a threshold: the share of samples answered, and how often rightly.
 
-    ``accuracy`` is NaN where nothing is answered.
+    ``accuracy`` is NaN if nothing is answered.
     """
 
     coverage: float
@@ -45,12 +45,12 @@ def choose_threshold(
 ) -> float:
     """The smallest threshold whose answered samples are right as often as wished.
 
-    Samples are answered from the threshold on; the candidates are the confidences that occur.
+    Samples are answered from the threshold up; the candidates are the confidences that occur.
     A threshold only counts if it answers at least 1/(1 - accuracy) samples (20 for 0.95): fewer
-    reach the wish only without a single error, which is luck more often than merit. Where no
-    threshold that counts reaches the wish, it is the one that comes nearest, and of equals the
-    smallest: see :func:`answered` for what it does reach. Fewer samples than that are refused.
-    Found on the samples a model was trained on, or is to be tested on, it promises too much.
+    reach the accuracy only without a single error, which is often just luck. If no threshold that
+    counts reaches the accuracy, the one that comes nearest is returned, the smallest if several do:
+    see :func:`answered` for the accuracy it does reach. Fewer samples than that are refused.
+    A threshold chosen on training samples or test samples is too optimistic.
 
     >>> confidence, correct = [0.9] * 8 + [0.6] * 4, [True] * 8 + [True, False, False, False]
     >>> choose_threshold(confidence, correct, accuracy=0.8)
@@ -64,18 +64,18 @@ def choose_threshold(
     if len(sure) < fewest:
         raise DataError(
             f"{len(sure)} samples are too few to choose a threshold for accuracy {accuracy:g} "
-            f"by (it takes {fewest}): give the threshold itself."
+            f"by (at least {fewest} are needed): give the threshold itself."
         )
     steps = _steps(sure, right)
     counts = steps.answered >= fewest
     candidates, reached = steps.threshold[counts], 1.0 - steps.risk[counts]
-    # Shares of whole numbers: the wish is met although rounding may hide it.
+    # Shares of whole numbers: allow for rounding when comparing with the accuracy asked for.
     best = min(float(reached.max()), accuracy) - 1e-12
     return min(float(candidates[reached >= best].min()), HIGHEST)
 
 
 def fewest_answered(accuracy: float) -> int:
-    """How many samples must be answered before their accuracy says anything about the wish.
+    """How many samples must be answered for their accuracy to be meaningful.
 
     >>> [fewest_answered(accuracy) for accuracy in (0.5, 0.9, 0.95)]
     [2, 10, 20]
@@ -102,7 +102,7 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     """The area under the risk-coverage curve: the risk, averaged over all coverages.
 
     Every step of coverage counts with the risk at its end, so without ties it is the mean risk
-    over the samples taken in from the surest to the least sure. 0 is best.
+    over the samples, added from the surest to the least sure. 0 is best.
 
     >>> round(aurc([0.9, 0.8], [False, True]), 6)  # risks 1 and 1/2
     0.75
@@ -124,7 +124,7 @@ class _Steps(NamedTuple):
 
 
 def _steps(sure: Floats, right: NDArray[np.bool_]) -> _Steps:
-    """Every distinct confidence, highest first, and what answering from it on amounts to."""
+    """Every distinct confidence, highest first, with the result of answering from it up."""
     order = np.argsort(-sure, kind="stable")
     ranked, errors = sure[order], np.cumsum(~right[order])
     last = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))

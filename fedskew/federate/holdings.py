@@ -1,4 +1,4 @@
-"""What clients hold, and how the plan of a stage works on it: the side that sees data."""
+"""What clients hold, and how a stage's plan is applied to it: the side that sees data."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.data.federation import Client, Federation
-from fedskew.engine.cohort import Training
+from fedskew.data.federation import SPLITS, Client, Federation
 from fedskew.engine.dropout import StreamDropout, dropout_key
 from fedskew.engine.evaluate import Question, Scoring, evaluate, trains_batch_statistics
 from fedskew.engine.graph import Graphs, Step
-from fedskew.engine.streams import torch_seed
+from fedskew.engine.optim import Optimiser
+from fedskew.engine.training import Training
 from fedskew.errors import located
 from fedskew.federate.plan import Plan
 from fedskew.federate.recipe import Phase
 from fedskew.federate.roster import POOLED, Member, Roster
 from fedskew.parts.begin import Begun, Start
+from fedskew.parts.correct import DIVISOR, Decay
 from fedskew.parts.objective import Batch, Bound, Objective, own, owned
+from fedskew.rng import torch_seed
 from fedskew.types import Groups, Indices, Tensors
-
-SPLITS = ("train", "validation", "test")
 
 
 def roster_of(federation: Federation) -> Roster:
     """What a server may know of these clients."""
     y = federation.y.numpy()
     environment_counts = federation.environment_counts().tolist()
-    low, high = federation.x.aminmax()
+    ends = [federation.x[client.train].aminmax() for client in federation.clients]
 
     def member(client: Client, seen: bool, environments: Sequence[int]) -> Member:
         classes = np.bincount(y[client.train], minlength=federation.classes).tolist()
@@ -58,8 +58,8 @@ def roster_of(federation: Federation) -> Roster:
         ),
         central=len(federation.central_test),
         public=len(federation.public),
-        low=float(low),
-        high=float(high),
+        low=min(float(low) for low, _ in ends),
+        high=max(float(high) for _, high in ends),
         law_known=federation.log_ratio is not None,
         environments_by=federation.environments_by,
     )
@@ -69,7 +69,7 @@ def roster_of(federation: Federation) -> Roster:
 class Holdings:
     """The data of some clients, as the parts of one plan work on them.
 
-    ``made_up`` are samples a server invented, for a recipe that trains on such. ``graphs`` holds
+    ``made_up`` are samples a server made up, for a recipe that trains on them. ``graphs`` holds
     the traced steps of models that are made the same way (none: those of this process).
     """
 
@@ -89,14 +89,14 @@ class Holdings:
 
     @cached_property
     def x(self) -> Tensor:
-        """All samples, those made up behind the others, on the device the models live on."""
+        """All samples, made-up ones last, on the device of the models."""
         x = self.federation.x
         x = x if self.made_up is None else torch.cat([x, self.made_up])
         return x.to(next(iter(self.plan.initial.values())).device)
 
     @cached_property
     def y(self) -> Tensor:
-        """All labels; the first class stands in for those of made-up samples: nobody reads them."""
+        """All labels; made-up samples get the first class, which is never read."""
         y = self.federation.y
         if self.made_up is not None:
             y = torch.cat([y, torch.zeros(len(self.made_up), dtype=y.dtype)])
@@ -104,9 +104,9 @@ class Holdings:
 
     @cached_property
     def _steps(self) -> dict[Hashable, Graphs]:
-        """Traced steps by phase, shared by all whose models are made the same way.
+        """Traced steps by phase, shared by all holdings whose models are made the same way.
 
-        Not for a user's own factory, whose code may change between two runs of one process.
+        Not shared for a user's own factory, whose code may change between two runs.
         """
         plan, federation = self.plan, self.federation
         if self.graphs is not None:
@@ -117,46 +117,46 @@ class Holdings:
         return _shared_graphs(repr((made, federation.classes, plan.recipe.extends, self.x.device)))
 
     def rows(self, client: str, split: str) -> Indices:
-        """The rows of a client's split; the central test set belongs to nobody."""
+        """The rows of a client's split; the central test set belongs to no client."""
         if not client:
             return self.federation.central_test
         return self.clients[client].split(split)
 
     def log_ratio_of(self, rows: Indices) -> Tensor | None:
-        """The true log density ratio of some samples, where the law of the data is known."""
+        """The true log density ratio of some samples, if the data's distribution is known."""
         known = self.federation.log_ratio
         return None if known is None else known[torch.from_numpy(rows)]
 
     def class_counts(self, rows: Indices) -> Tensor:
-        """How many of these samples there are of each class."""
+        """The number of these samples in each class."""
         counts = torch.bincount(self.y[torch.from_numpy(rows)], minlength=self.federation.classes)
         return counts.to(device=self.x.device, dtype=torch.float32)
 
     def training(self, phase: Phase, lr_factor: float = 1.0) -> Training:
         """The engine's view of a phase; its traced steps are kept from round to round."""
-        optimiser = self.plan.settings.optimiser
-        lr = (optimiser.lr if phase.lr is None else phase.lr) * lr_factor
+        usual = self.plan.settings.optimiser.lr
+        lr = (usual if phase.lr is None else phase.lr) * lr_factor
         if phase not in self._trainings:
             self._trainings[phase] = self._made(phase)
-        # A copy that shares the traced steps: the learning rate is this caller's own.
+        # A copy that shares the traced steps, with this caller's learning rate.
         training = copy.copy(self._trainings[phase])
-        training.optimiser = replace(optimiser, lr=lr)
+        training.optimiser = replace(training.optimiser, lr=lr)
         return training
 
     def _made(self, phase: Phase) -> Training:
         plan, federation = self.plan, self.federation
         module, settings = plan.module, plan.settings
         objective = phase.objective or plan.recipe.objective
+        phase, optimiser = _on_one_scale(phase, objective, settings.optimiser)
         environments = federation.environments if objective.by_environment else 1
         trained = plan.trained_by(phase)
-        # How long a phase lasts and how fast it goes changes nothing about its steps.
+        # The epochs and the learning rate of a phase do not change its steps.
         step = replace(phase, epochs=None, lr=None)
         buffers = tuple(sorted(plan.initial.keys() & dict(module.named_buffers())))
         parameters = {name: plan.initial[name] for name in sorted(trained)}
         memory = objective.memory(environments, parameters)
         if objective.personal:
             memory = {**memory, **own(parameters)}
-        optimiser = settings.optimiser
         return Training(
             _gradient(module, objective, phase, environments, (*buffers, *memory)),
             trained=trained,
@@ -194,7 +194,7 @@ class Holdings:
     def begins_with(
         self, client: str, sent: Tensors, private: Groups, broadcast: Groups, trains: bool = False
     ) -> Begun:
-        """What a client trains from, or is scored with."""
+        """The model a client trains from or is scored with."""
         plan, rows = self.plan, self.clients[client].train
 
         def loss(model: Tensors) -> float:
@@ -214,22 +214,32 @@ def _shared_graphs(key: str) -> dict[Hashable, Graphs]:
     return {}
 
 
+def _on_one_scale(
+    phase: Phase, objective: Objective, optimiser: Optimiser
+) -> tuple[Phase, Optimiser]:
+    """Weight decay taken out of the optimiser where the loss is divided, to be divided with it."""
+    if not objective.divides or not optimiser.weight_decay:
+        return phase, optimiser
+    decay = Decay(optimiser.weight_decay)
+    return replace(phase, corrects=(decay, *phase.corrects)), replace(optimiser, weight_decay=0.0)
+
+
 def _gradient(
     module: nn.Module, objective: Objective, phase: Phase, environments: int, held: Sequence[str]
 ) -> Step:
-    """What a phase's client follows on one batch: the objective's gradient, corrected.
+    """The gradient of a phase's client on one batch: the objective's, corrected.
 
-    ``held`` names the buffers and memory that come back beside it, in this order.
+    ``held`` names the buffers and memory that are returned with it, in this order.
     """
 
     def gradient(
         trained: Tensors, fixed: Tensors, context: dict[str, Any], batch: dict[str, Any]
     ) -> list[Tensor]:
         key = batch.pop("key", None)
+        drawn = Batch(**batch, environments=environments)
         with dropout_key(key):
-            gradients, loss, moved = objective.gradient(
-                module, trained, fixed, Batch(**batch, environments=environments), context
-            )
+            gradients, loss, moved = objective.gradient(module, trained, fixed, drawn, context)
+        context = {**context, DIVISOR: objective.divisor(drawn) if objective.divides else None}
         for correction in phase.corrects:
             gradients = correction.correct(gradients, trained, context)
         return [*(gradients[name] for name in trained), loss, *(moved[name] for name in held)]
@@ -238,7 +248,7 @@ def _gradient(
 
 
 def remembered(training: Training, model: Tensors, kept: Tensors) -> Tensors:
-    """What a client that trains from a model remembers: a model of its own starts there too."""
+    """The memory of a client that trains from a model; its own model also starts there."""
     return {**kept, **own({name: model[name] for name in owned(training.memory)})}
 
 
@@ -251,11 +261,11 @@ def context_of(
     private: Groups,
     broadcast: Groups,
 ) -> dict[str, Any]:
-    """What a phase's parts asked to read about a client that trains on these rows, by name.
+    """The values that a phase's parts read about a client that trains on these rows, by name.
 
-    "received" is the model as sent, "class_counts" the rows' labels, "lr" the step size, "adaptive"
-    1 if steps are Adam's and else 0; any other name is a group of the client's private state or of
-    the server's broadcast, and reads as zeros until somebody has written it.
+    "received" is the model as sent, "class_counts" counts the rows' labels, "lr" is the step size,
+    "adaptive" is 1 if steps are Adam's and else 0; any other name is a group of the client's
+    private state or of the server's broadcast, and reads as zeros until it is written.
     """
     objective = phase.objective or holdings.plan.recipe.objective
     device = holdings.x.device

@@ -1,4 +1,4 @@
-"""Metric rows that say what was measured on whom, and their summaries."""
+"""Metric rows that say what was measured on which client, and their summaries."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 MAIN = "main"
-"""The stage of a method itself, which comes after those that prepare it."""
+"""The main stage of a method, which comes after the stages that prepare it."""
 CENTRAL = ""
-"""The name of nobody: rows about the central test set carry it as their client."""
+"""No client's name: the client of rows about the central test set."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Row:
     """One measured number.
 
     ``model`` is "global" or "personal"; ``on`` is "seen", "unseen" or "central"; ``adapted`` is
-    "none", "fine-tuned n" or "k-shot n".
+    "none", "fine-tuned n" or "k-shot n"; ``split`` is "validation", "test", "environment" (what a
+    client has of an environment nobody trains on) or "server" (what the server measured itself).
     """
 
     stage: str
@@ -39,11 +40,22 @@ class Row:
 
 
 class Measured(NamedTuple):
-    """Numbers about one client's model, or about all together if it names nobody."""
+    """Numbers about one client's model, or about all together if there is no name."""
 
     model: str
     client: str
     values: Mapping[str, float]
+
+
+def plain_mean(values: Sequence[float]) -> float:
+    """The very sum a run chooses its round by; NaN of nothing.
+
+    Another order of rounding could break a tie anew.
+
+    >>> plain_mean([0.5, 1.0])
+    0.75
+    """
+    return sum(values) / len(values) if values else math.nan
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float], higher_is_better: bool = True) -> Summary:
-    """Mean, population standard deviation, worst client and the worst tenth's boundary.
+    """Mean, population standard deviation, worst client and the limit of the worst tenth.
 
     >>> summarise([0.5, 1.0])
     Summary(mean=0.75, std=0.25, worst=0.5, bottom_decile=0.55, clients=2)

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedskew.config import Named
 from fedskew.engine.evaluate import EvaluationModules
+from fedskew.engine.executor import Execution
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.plan import Execution
 from fedskew.errors import ConfigError
 from fedskew.federate.recipe import Adapt, Phase, Recipe
 from fedskew.parts.report import Report
@@ -32,10 +32,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Plan:
-    """One stage: its recipe, the model it begins with, how clients train, and the seed.
+    """One stage: its recipe, the model it starts with, how clients train, and the seed.
 
-    ``model`` is the model as it is picked by name, if it is. ``adapts`` are the adaptations models
-    may be scored after, ``hands_over`` the reports that end the stage: tasks name both by place.
+    ``model`` is the choice of a model by name, if there is one. ``adapts`` are the adaptations
+    after which models may be scored, ``hands_over`` the reports that end the stage: tasks refer to
+    both by position.
     """
 
     recipe: Recipe
@@ -55,7 +56,7 @@ class Plan:
 
     @cached_property
     def blueprint(self) -> nn.Module:
-        """The model without its numbers: calling a model swaps them, for other threads too."""
+        """The model without its tensors: calling a model swaps them, also for other threads."""
         return copy.deepcopy(self.module).to("meta")
 
     @cached_property
@@ -78,7 +79,7 @@ class Plan:
 
     @property
     def sent_parameters(self) -> int:
-        """How many numbers of its model, without statistics, a client sends each round."""
+        """How many parameters, without statistics, a client sends each round."""
         return sum(self.initial[name].numel() for name in self.shared & self.parameters)
 
     @cached_property
@@ -92,7 +93,7 @@ class Plan:
 
     @cached_property
     def has_global_model(self) -> bool:
-        """Whether the shared entries alone are a model: what is private was never trained."""
+        """Whether the shared entries alone make a usable model: private ones were never trained."""
         trained = set().union(*(p.trains.names(self.module) for p in self.recipe.trains))
         return trained <= self.shared
 
@@ -109,7 +110,7 @@ class Plan:
         return "personal" if self.has_personal_models else "global"
 
     def trained_by(self, phase: Phase) -> frozenset[str]:
-        """The parameters that move in a phase."""
+        """The parameters that are trained in a phase."""
         trained = phase.trains.names(self.module) & self.parameters
         if not trained:
             part = " and ".join(phase.trains.only) or "what is left of it"

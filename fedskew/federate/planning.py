@@ -8,11 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedskew.config import Config, Named, TrainSection, make_config
+from fedskew.config import Config, Named, TrainSection, config_of
 from fedskew.engine.dropout import with_stream_dropout
+from fedskew.engine.executor import choose
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.plan import choose
-from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.plan import Plan, Settings
@@ -22,14 +21,26 @@ from fedskew.federate.rounds import Rounds
 from fedskew.models import seeded
 from fedskew.models.registry import MODELS
 from fedskew.parts.select import EVERYTHING, only
+from fedskew.rng import stream, torch_seed
 from fedskew.types import Groups
+
+
+def usable_device(name: str) -> torch.device:
+    """A device that torch can compute on here."""
+    try:
+        device = torch.device(name)
+        if device.type != "meta" and float(torch.ones(1, device=device).sum()) == 1.0:
+            return device
+    except Exception:  # each kind of device fails in its own way where it is not there
+        pass
+    raise ConfigError(f"device {name!r} is not there, or torch cannot use it: choose 'cpu'.")
 
 
 def make_plan(config: Config, roster: Roster, stage: Stage) -> Plan:
     """A stage's recipe with the model, settings and executor it trains with."""
     module = checked_model(config, roster, stage)
     train = _train_section(config, stage)
-    device = torch.device(config.device)
+    device = usable_device(config.device)
     initial = {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}
     optimiser = Optimiser(train.optimiser, train.lr, train.momentum, train.weight_decay)
     plan = Plan(
@@ -67,6 +78,7 @@ def checked_model(config: Config, roster: Roster, stage: Stage) -> nn.Module:
             torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
             module = stage.recipe.extends(module)
     _check_parts(config.method.name, chosen.name, module, stage.recipe)
+    _check_classes(config.method.name, stage.recipe, roster)
     module = with_stream_dropout(module)
     train = _train_section(config, stage)
     if train.optimiser != "sgd" and any(report.needs_sgd for report in stage.recipe.reports):
@@ -103,9 +115,20 @@ def _check_parts(method: str, name: str, module: nn.Module, recipe: Recipe) -> N
         )
 
 
+def _check_classes(method: str, recipe: Recipe, roster: Roster) -> None:
+    """Refuse to tell one class from no other."""
+    classifies = {"head", "classifier"} & set(recipe.objective.needs)
+    counts = roster.counts("classes")
+    if classifies and counts.size and (counts.sum(axis=0) > 0).sum() < 2:
+        raise ConfigError(
+            f"method {method!r} tells classes apart, but the training data of {roster.name} are "
+            "all of one class: bring another, or choose a method that learns densities."
+        )
+
+
 def _train_section(config: Config, stage: Stage) -> TrainSection:
     """The run's settings with the stage's own, which the user may have written."""
-    return make_config({"train": {**config.train.model_dump(), **stage.train}}).train
+    return config_of({"train": {**config.train.model_dump(), **stage.train}}).train
 
 
 def make_rounds(config: Config, stage: Stage, roster: Roster) -> Rounds:
@@ -115,6 +138,10 @@ def make_rounds(config: Config, stage: Stage, roster: Roster) -> Rounds:
         raise ConfigError(
             f"train.clients_per_round is {train.clients_per_round}, "
             f"but there are {len(roster.seen)} clients."
+        )
+    if train.min_clients > len(roster.seen):
+        raise ConfigError(
+            f"train.min_clients is {train.min_clients}, but there are {len(roster.seen)} clients."
         )
     return Rounds(
         rounds=stage.lasts(config.train.rounds),
@@ -133,6 +160,16 @@ def adaptations(config: Config, plan: Plan, roster: Roster) -> tuple[Adapt, ...]
     evaluate, own = config.evaluate, plan.recipe.adapts
     wanted = [count for count in evaluate.shots if count != 0]
     phases = own.phases if own else (Phase(epochs=evaluate.fine_tune_epochs),)
+    parts = evaluate.fine_tune_part
+    named = only(*([parts] if isinstance(parts, str) else parts))
+    if parts not in ("method", "all"):
+        # A part that is not there is a mistake, whether or not anything adapts.
+        plan.trained_by(replace(phases[-1], trains=named))
+    if evaluate.generated and not plan.recipe.objective.draws:
+        raise ConfigError(
+            f"evaluate.generated asks for samples, but method {config.method.name!r} learns no "
+            "model that makes any: leave it out."
+        )
     if not phases[-1].epochs and not evaluate.fine_tune_epochs:
         if any(count != "all" for count in wanted):
             raise ConfigError(
@@ -141,11 +178,10 @@ def adaptations(config: Config, plan: Plan, roster: Roster) -> tuple[Adapt, ...]
             )
         return ()
     *before, last = phases
-    parts = evaluate.fine_tune_part
     if parts == "all":
         last = replace(last, trains=EVERYTHING)
     elif parts != "method":
-        last = replace(last, trains=only(*([parts] if isinstance(parts, str) else parts)))
+        last = replace(last, trains=named)
     if evaluate.fine_tune_epochs:
         last = replace(last, epochs=evaluate.fine_tune_epochs)
     if evaluate.fine_tune_lr is not None:
@@ -166,6 +202,6 @@ def _check_shots(wanted: Sequence[int | str], roster: Roster) -> None:
     for count in wanted:
         if isinstance(count, int) and count > roster.most_of_a_class:
             raise ConfigError(
-                f"evaluate.shots asks for {count} samples a class, but no client has more than "
+                f"evaluate.shots asks for {count} samples per class, but no client has more than "
                 f"{roster.most_of_a_class} of any."
             )

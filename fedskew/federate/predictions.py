@@ -1,4 +1,4 @@
-"""What a run's models said about every sample they were tested on, with which confidence."""
+"""What a run's models predicted for every sample they were tested on, and how confidently."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from numpy.typing import NDArray
 
 from fedskew.errors import RunError
 from fedskew.federate.recipe import Adapt
-from fedskew.federate.scoring import Looked
+from fedskew.federate.scoring import SampleScores
 from fedskew.parts.objective import ANSWERS
-from fedskew.store import save_arrays
+from fedskew.store import read_arrays, save_arrays
 
 PREDICTIONS = "predictions.npz"
+NAMES = ("confidence", "correct", "label", "predicted", "client", "on", "split", "adapted")
 Arrays = dict[str, NDArray[Any]]
 
 
 class Predictions:
-    """The answers of classifiers, gathered client by client; of other models there are none."""
+    """The answers of classifiers, collected client by client; other models give none."""
 
     def __init__(self) -> None:
         self._parts: list[Arrays] = []
 
-    def add(self, on: str, adapt: Adapt | None, looked: Looked) -> None:
-        """What a model said of a client's samples; ``on`` is "seen" or "unseen"."""
-        for split, values in looked.values.items():
+    def add(self, on: str, adapt: Adapt | None, result: SampleScores) -> None:
+        """Add a model's answers for a client's samples; ``on`` is "seen" or "unseen"."""
+        for split, values in result.values.items():
             if not set(ANSWERS) <= values.keys():
                 continue
             label, predicted = (
                 values[name].numpy().astype(np.int64) for name in ("label", "predicted")
             )
             where = {
-                "client": looked.client, "on": on, "split": split,
+                "client": result.client, "on": on, "split": split,
                 "adapted": adapt.label if adapt else "none",
             }  # fmt: skip
             self._parts.append(
@@ -57,5 +58,7 @@ def load_predictions(run: Path) -> Arrays:
     path = run / PREDICTIONS
     if not path.is_file():
         raise RunError(f"{run} holds no predictions: it is unfinished, or its model predicts none.")
-    with np.load(path, allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
+    found = read_arrays(path)
+    if missing := [name for name in NAMES if name not in found]:
+        raise RunError(f"{path} is not complete: it lacks {missing[0]!r}.")
+    return found

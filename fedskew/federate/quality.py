@@ -1,8 +1,8 @@
-"""How good generated samples are, in the eyes of a classifier that learned from the real ones.
+"""How good generated samples are, judged by a classifier trained on the real ones.
 
-Nothing is downloaded: the judge is a small network trained on the federation's own data. Its
-features, and so every distance here, are its own: compare only numbers of the same judge, which
-is the same for the same federation and seed.
+Nothing is downloaded: the judge is a small network trained on the federation's own data. Every
+distance here depends on its features: compare only numbers of the same judge, which is the same for
+the same federation and seed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from fedskew.config import FEWEST_JUDGED, Named
 from fedskew.data.federation import Client, Federation, check_samples
 from fedskew.data.fingerprint import fingerprint
-from fedskew.engine.cohort import in_workers, one_intra_op_thread
+from fedskew.engine.executor import choose
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.plan import choose
-from fedskew.engine.streams import stream, torch_seed
+from fedskew.engine.workers import in_workers, one_intra_op_thread
 from fedskew.errors import ConfigError, DataError, RunError
 from fedskew.federate.client import train_clients
 from fedskew.federate.holdings import Holdings
@@ -28,14 +27,15 @@ from fedskew.federate.plan import Plan, Settings
 from fedskew.federate.recipe import Recipe
 from fedskew.federate.tasks import TrainTask
 from fedskew.models import seeded
+from fedskew.rng import stream, torch_seed
 
 HIDDEN, BATCH = (128, 64), 64
 EPOCHS, STEPS = 2, 800
-"""A classifier sees its samples at least so often, and takes at least so many steps."""
+"""The least number of epochs, and of steps, for which a classifier trains."""
 NEIGHBOURS, MOST = FEWEST_JUDGED - 1, 1000
-"""Of manifolds: the neighbour a sample's ball reaches to, and how many samples make one."""
+"""For manifolds: the neighbour that sets a ball's radius, and the most samples used."""
 NEGLIGIBLE = 1e-12
-"""Differences smaller than this share of what was subtracted are rounding errors."""
+"""Relative differences smaller than this are rounding errors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,20 +50,20 @@ class Judge:
     accuracy: float
 
     def features(self, x: Tensor) -> Tensor:
-        """What the body makes of samples, one row each."""
+        """The body's features of samples, one row each."""
         return _features(self.model, x)
 
     def labels(self, x: Tensor) -> Tensor:
-        """The class the classifier takes each sample for."""
+        """The class the classifier predicts for each sample."""
         return _labels(self.model, self.features(x))
 
 
 _last: dict[tuple[Any, ...], Judge] = {}
-"""The judge in office, under all that it depends on; one is enough for a suite of runs."""
+"""The latest judge, by everything it depends on; one is enough for a suite of runs."""
 
 
 def judge_for(federation: Federation, seed: int) -> Judge:
-    """The classifier trained on the pooled training samples of all clients but the unseen."""
+    """The classifier trained on the pooled training samples of all seen clients."""
     rows, tested_on = federation.pooled().train, federation.central_test
     for kind, given in (("training", rows), ("central test", tested_on)):
         if len(given) <= NEIGHBOURS:
@@ -84,10 +84,10 @@ def judge_for(federation: Federation, seed: int) -> Judge:
 def judged(generated: Tensor, federation: Federation, seed: int) -> dict[str, float]:
     """Scores of generated samples against the real ones of the central test set.
 
-    "cas", the classification accuracy score: how often a classifier is right about real samples
-    that was trained on generated ones alone; "frechet", the distance of the judge's features of
-    both; "precision" and "recall", the share of generated samples that look real to the judge,
-    and of real samples that could have been generated.
+    "cas", the classification accuracy score: the accuracy on real samples of a classifier trained
+    on generated ones alone; "frechet", the distance between the judge's features of both;
+    "precision", the share of generated samples that look real to the judge; and "recall", the
+    share of real samples that could have been generated.
     """
     generated = generated.detach().to("cpu", torch.float32)
     if tuple(generated.shape[1:]) != federation.sample_shape:
@@ -116,11 +116,11 @@ def judged(generated: Tensor, federation: Federation, seed: int) -> dict[str, fl
 
 
 def _accuracy_score(x: Tensor, labels: Tensor, federation: Federation, seed: int) -> float:
-    """The accuracy, on real samples, of a classifier taught by generated ones.
+    """The accuracy, on real samples, of a classifier trained on generated ones.
 
-    Only by those that lie where real training samples do. A label says something about an input
-    even where the input means nothing: by labels of pure noise alone, and enough of it, a student
-    learns all that the judge knows. Without any sample left it has to guess.
+    It only sees those that lie in the manifold of real training samples. The judge's labels carry
+    information even for meaningless inputs: from enough pure noise with such labels, a student
+    learns all that the judge knows. If no sample is left, it has to guess.
     """
     rows = torch.from_numpy(federation.pooled().train)
     real = federation.x[_some(rows, seed, "training")]
@@ -133,8 +133,8 @@ def _accuracy_score(x: Tensor, labels: Tensor, federation: Federation, seed: int
 def frechet(ours: Tensor, theirs: Tensor) -> float:
     """|μ - ν|² + tr(S + T - 2·(ST)^½) for the means μ, ν and covariances S, T of two samples.
 
-    With S = A'A and T = B'B, tr (ST)^½ is the sum of the singular values of AB': no root of a
-    matrix is taken that need not have one, however few the samples or flat the features.
+    With S = A'A and T = B'B, tr (ST)^½ is the sum of the singular values of AB'. This avoids a
+    matrix root, which need not exist if there are few samples or constant features.
 
     >>> one, other = torch.tensor([[0.0], [2.0]]), torch.tensor([[10.0], [14.0]])
     >>> round(frechet(one, other), 6)  # (1 - 12)² + (√2 - √8)²
@@ -174,7 +174,7 @@ def inside(points: Tensor, samples: Tensor) -> Tensor:
 
 
 def _squared_distances(rows: Tensor, columns: Tensor) -> Tensor:
-    """Of every row to every column; exactly zero for equal ones, whatever was rounded."""
+    """Of every row to every column; exactly zero for equal ones despite rounding."""
     rows, columns = rows.to(torch.float64), columns.to(torch.float64)
     sizes = rows.square().sum(dim=1)[:, None] + columns.square().sum(dim=1)
     squares = sizes - 2 * rows @ columns.T
@@ -192,7 +192,7 @@ def _features(model: nn.Module, x: Tensor) -> Tensor:
     body = model.get_submodule("body")
 
     def part_of(x: Tensor) -> Tensor:
-        # Inside: whether gradients are wanted is known to each thread for itself.
+        # Inside the function, because no_grad applies per thread.
         with torch.no_grad():
             features: Tensor = body(x)
             return features

@@ -1,18 +1,14 @@
-"""What a method is: a recipe of parts, a card that explains it, and the list of named methods."""
+"""What a method is: a recipe of parts, and the stages that run before it."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from fedskew.errors import ConfigError, located, unknown
+from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import Aggregator, Mean
 from fedskew.parts.begin import Begin
 from fedskew.parts.correct import Correction
@@ -22,7 +18,6 @@ from fedskew.parts.objective import Erm, Objective
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, Select
 from fedskew.parts.step import Step, Whole
-from fedskew.plugins import import_function
 
 if TYPE_CHECKING:
     from fedskew.federate.roster import Roster
@@ -49,10 +44,10 @@ class Phase:
 class Adapt:
     """What a client does to its model before it is scored as adapted.
 
-    ``shots`` labelled samples a class (None: all of its training data), each phase in turn, in
+    ``shots`` labelled samples per class (None: all of its training data), each phase in turn, in
     batches of ``batch_size`` (None: the run's). With ``patience`` the number of epochs is found on
-    samples held out of those (see ``fedskew.federate.adapting``): so many looks without a smaller
-    loss end the search.
+    samples held out of those (see ``fedskew.federate.adapting``): this many checks without a
+    smaller loss end the search.
     """
 
     phases: tuple[Phase, ...]
@@ -88,6 +83,8 @@ class Recipe:
     """Changes the model before anything else, e.g. to give it a second head."""
 
     def __post_init__(self) -> None:
+        if not self.trains:
+            raise ConfigError("a recipe must train something: give trains at least one phase.")
         if self.aggregates.several and not self.steps.whole:
             raise ConfigError(
                 "a server step needs one target for all clients, but this server makes several "
@@ -135,133 +132,5 @@ class Stage:
     """Rounds from one score to the next; none: as often as the run's main stage."""
 
     def lasts(self, run: int) -> int:
-        """How many rounds it goes on in a run of so many: its own number, else its settings'."""
+        """How many rounds it lasts in a run of ``run`` rounds: as it says, else as its settings."""
         return int(self.train.get("rounds", run) if self.rounds is None else self.rounds)
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """Settings at which a method equals another: a law the tests hold it to."""
-
-    knobs: dict[str, Any]
-    equals: str
-    equals_knobs: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Card:
-    """What a user should know before choosing a method."""
-
-    summary: str
-    paper: str
-    update: str
-    knobs: dict[str, str] = field(default_factory=dict)
-    reduces: tuple[Reduction, ...] = ()
-    sends: str = "model parameters"
-    batch_norm: str = "statistics averaged with the same weights, counters copied"
-    fails: str = ""
-    defaults: str = ""
-    """Why the settings are what they are, where they were chosen by looking."""
-    reference: Literal["alone", "pooled"] | None = None
-    """What any method is held against, where it is that: no federation, or all data pooled."""
-    side: Literal["objective", "aggregator"] | None = None
-    """Where every client objective is crossed with every aggregator: what it is, if either."""
-    plain: bool = False
-    """Whether it is the one that others on its side are measured against."""
-
-
-@dataclass(frozen=True)
-class Method:
-    name: str
-    make: Callable[..., Recipe]
-    card: Card
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return {n: p.default for n, p in inspect.signature(self.make).parameters.items()}
-
-    def recipe(self, **knobs: Any) -> Recipe:
-        for name in knobs:
-            if name not in self.defaults:
-                if not self.defaults:
-                    raise ConfigError(f"method {self.name!r} has no settings, so remove {name!r}.")
-                raise unknown(f"setting of method {self.name!r}", name, self.defaults)
-            self._check_kind(name, knobs[name])
-        if (noted := _NOTED.get(None)) is not None:
-            noted.append((self, {n: v for n, v in self.defaults.items() if n not in knobs}))
-        with located(f"method {self.name!r}"):
-            recipe = self.make(**knobs)
-        if not isinstance(recipe, Recipe):
-            raise ConfigError(
-                f"method {self.name!r} returned {type(recipe).__name__}, not a fedskew Recipe."
-            )
-        return recipe
-
-    def _check_kind(self, name: str, value: Any) -> None:
-        """Hold a number or switch to its annotation; what other values mean, the method knows."""
-        hint = self.make.__annotations__.get(name, "anything")
-        kinds = [kind.strip() for kind in str(getattr(hint, "__name__", hint)).split("|")]
-        if not set(kinds) <= {"int", "float", "bool", "None"}:
-            return
-        given = type(value).__name__.replace("NoneType", "None")
-        if given not in kinds and not (given == "int" and "float" in kinds):
-            wanted = " or ".join(WANTED[kind] for kind in kinds)
-            raise ConfigError(
-                f"setting {name!r} of method {self.name!r} must be {wanted}, not {value!r}."
-            )
-
-
-WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "None": "none"}
-
-_METHODS: dict[str, Method] = {}
-Noted = tuple[Method, dict[str, Any]]
-_NOTED: ContextVar[list[Noted]] = ContextVar("noted")
-
-
-@contextmanager
-def noting() -> Iterator[list[Noted]]:
-    """Note every method whose recipe is made meanwhile, with the defaults that it was made with.
-
-    For a method may be made of others, by whatever knob they are named.
-    """
-    noted: list[Noted] = []
-    token = _NOTED.set(noted)
-    try:
-        yield noted
-    finally:
-        _NOTED.reset(token)
-
-
-def method(name: str, card: Card) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:
-    """Register a function that returns a recipe under a name."""
-
-    def register(make: Callable[..., Recipe]) -> Callable[..., Recipe]:
-        _METHODS[name] = Method(name, make, card)
-        return make
-
-    return register
-
-
-@cache
-def _load() -> None:
-    import fedskew.methods  # noqa: F401
-
-
-def methods() -> dict[str, Method]:
-    """All registered methods by name."""
-    _load()
-    return dict(_METHODS)
-
-
-def find(name: str) -> Method:
-    """A registered method, or the user's own ``module:function`` that returns a recipe."""
-    if ":" in name:
-        own = import_function("method", name)
-        summary = (inspect.getdoc(own) or "The user's own method.").partition("\n")[0]
-        crosses = {"base", "environments"} <= inspect.signature(own).parameters.keys()
-        side: Literal["objective"] | None = "objective" if crosses else None
-        return Method(name, own, Card(summary, paper="the user's own", update="", side=side))
-    known = methods()
-    if name not in known:
-        raise unknown("method", name, known)
-    return known[name]

@@ -1,4 +1,4 @@
-"""What a server knows of its clients: names, sizes and the facts they allow; never data."""
+"""What a server knows of its clients: names, sizes and counts; never data."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from fedskew.types import Indices
 
 POOLED = "pooled"
-"""Who trains where all data are in one place, or where the server makes up its own."""
+"""The name of the only trainer if all data are in one place, or the server makes up data."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One client: how many samples it has in each split, and what they are, in numbers.
+    """One client: how many samples it has in each split, by class and by environment.
 
     ``classes`` counts its training samples by class, ``environments`` by environment.
     """
@@ -28,7 +28,7 @@ class Member:
     environments: tuple[int, ...] = ()
     seen: bool = True
     odd: bool = False
-    """Whether it was made unlike the others on purpose."""
+    """Whether it was made different from the others on purpose."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Roster:
     """All clients of a federation, and what is common to their samples.
 
     ``central`` and ``public`` count the samples of the central test set and those that belong to
-    nobody, ``low`` and ``high`` are the least and the largest value of all inputs. ``law_known``
-    says that the clients' true densities are, ``environments_by`` what tells environments apart.
+    no client, ``low`` and ``high`` are the smallest and largest value that seen clients train on.
+    ``law_known`` says that the clients' true densities are known, ``environments_by`` how
+    environments differ.
 
     >>> ann = Member("ann", {"train": 3}, classes=(2, 1))
     >>> bob = Member("bob", {"train": 2}, classes=(0, 2), seen=False)
@@ -79,7 +80,7 @@ class Roster:
         return max((max(member.classes, default=0) for member in self.members), default=0)
 
     def counts(self, of: Literal["classes", "environments"]) -> Indices:
-        """How many training samples of each (columns) every seen client (rows) has."""
+        """Training samples of every seen client (rows) by class or environment (columns)."""
         return np.array([getattr(member, of) for member in self.seen], dtype=np.int64)
 
     @property
@@ -96,7 +97,7 @@ class Roster:
         )
 
     def whole_where_small(self, batch_size: int) -> Roster:
-        """The roster once clients too small for a batch from each random environment have one."""
+        """The roster in which clients too small for a batch per environment have only one."""
         if self.environments_by != "random":
             return self
         members = tuple(_whole_if_small(m, batch_size) if m.seen else m for m in self.members)

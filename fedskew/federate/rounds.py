@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from fedskew.federate.metrics import plain_mean
+
+LOSS = "loss"
+"""The metric that decides between rounds of equal score."""
+SAME = 1e-6
+"""Scores that differ by no more than this part of themselves are equal. Clients' means are in
+single precision: two that are equal on paper may differ in their last digits."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +61,63 @@ def keeps_matrices_in_turn(round_number: int, wanted: Sequence[int] | None) -> b
 
 
 @dataclass(frozen=True)
+class Score:
+    """What a round's models scored: means over the clients that answered, all alike."""
+
+    value: float
+    """Of the main metric; NaN where nobody answered."""
+    loss: float = math.nan
+    """NaN where the objective tells none."""
+    clients: int = 1
+
+    @classmethod
+    def of(cls, values: Sequence[float], losses: Sequence[float] = ()) -> Score:
+        """Of the clients' values and losses."""
+        return cls(plain_mean(values), plain_mean(losses), len(values))
+
+
+@dataclass(frozen=True)
 class Choice:
-    """The best round so far by the clients' mean validation score, and how long ago it was."""
+    """The best round so far, and in how many since the score was worse (``waited``).
+
+    This is the one place that says which of two rounds is better; the server and every named rule
+    of selection ask here. In this order:
+
+    1. The one scored by more clients. A round that lacks clients is not compared with a fuller one:
+       whose score is missing moves a mean more than training does. It neither is chosen nor uses up
+       patience, and the first fuller round takes the place of whatever was chosen before.
+    2. The better score.
+    3. Of equal scores, the smaller loss; an unknown one is the largest. Small validation sets give
+       equal accuracies for many rounds, in which models still learn.
+    4. Of equal losses, the later round.
+
+    Patience counts rounds with a worse score. Equal scores never use it up, whatever their losses;
+    a smaller loss starts the count again like a better score. A stage that stays on a plateau ends
+    with its number of rounds.
+    """
 
     round: int = 0
     value: float = math.nan
     waited: int = 0
+    loss: float = math.nan
+    clients: int = 0
 
-    def see(self, round_number: int, value: float, higher_is_better: bool) -> Choice:
-        if math.isnan(value):
+    def see(self, round_number: int, found: Score, higher_is_better: bool) -> Choice:
+        """The choice after one more scored round; a round without a score changes nothing.
+
+        >>> first = Choice().see(1, Score(0.9, loss=0.5), higher_is_better=True)
+        >>> first.see(2, Score(0.9, loss=0.4), higher_is_better=True).round
+        2
+        """
+        if math.isnan(found.value) or found.clients < self.clients:
             return self
-        better = value > self.value if higher_is_better else value < self.value
-        if better or math.isnan(self.value):
-            return Choice(round_number, value)
-        return Choice(self.round, self.value, self.waited + 1)
+        taken = Choice(round_number, found.value, 0, found.loss, found.clients)
+        if found.clients > self.clients:
+            return taken
+        if not math.isclose(found.value, self.value, rel_tol=SAME):
+            better = (found.value > self.value) == higher_is_better
+            return taken if better else replace(self, waited=self.waited + 1)
+        mine, its = (math.inf if math.isnan(loss) else loss for loss in (self.loss, found.loss))
+        if its == mine:
+            return replace(taken, waited=self.waited)
+        return taken if its < mine else self

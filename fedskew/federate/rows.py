@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from fedskew.federate.backends import Backend
 from fedskew.federate.metrics import CENTRAL, Row
 from fedskew.federate.plan import ModelKind, Plan
 from fedskew.federate.roster import Roster
+from fedskew.federate.rounds import LOSS, Score
 from fedskew.federate.tasks import Answer, Ask, Scored, ScoreTask
 from fedskew.parts.aggregate import ServerState
 from fedskew.types import Groups
@@ -44,6 +44,8 @@ def score_tasks(
         # A client left out of training may choose rounds, but nothing is made of it later.
         both = member.seen or not last
         splits = ("validation", "test") if both else ("test",)
+        if member.sizes.get("environment") and not last:
+            splits = (*splits, "environment")
         for adapt in adapts:
             for model in kinds:
                 sent = state.shared if model == "global" else state.sent_to(member.name)
@@ -108,14 +110,17 @@ def measured_rows(plan: Plan, state: ServerState, round_number: int) -> list[Row
     ]  # fmt: skip
 
 
-def validation_score(rows: Sequence[Row], plan: Plan) -> float:
-    """The mean over clients of the main metric on validation data; NaN where there are none."""
-    values = [
-        row.value
-        for row in rows
-        if row.split == "validation"
-        and row.on == "seen"
-        and row.model == plan.primary_model
-        and row.metric == plan.recipe.objective.primary
-    ]
-    return sum(values) / len(values) if values else math.nan
+def validation_score(rows: Sequence[Row], plan: Plan) -> Score:
+    """What a round is chosen by: the main models on the validation data of those who train."""
+
+    def values(metric: str) -> list[float]:
+        return [
+            row.value
+            for row in rows
+            if row.split == "validation"
+            and row.on == "seen"
+            and row.model == plan.primary_model
+            and row.metric == metric
+        ]
+
+    return Score.of(values(plan.recipe.objective.primary), values(LOSS))

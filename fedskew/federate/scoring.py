@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedskew.engine.evaluate import Question, sample_values
+from fedskew.engine.torch_private import is_batch_or_instance_norm
 from fedskew.errors import failure, located
 from fedskew.federate.adapting import Adaptation, adapted
 from fedskew.federate.holdings import Holdings
@@ -22,7 +22,7 @@ from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)
-class Looked:
+class SampleScores:
     """A model as it was scored, and one value per sample and metric of each split."""
 
     client: str
@@ -31,10 +31,10 @@ class Looked:
     error: str | None = None
 
 
-def look(
+def score_samples(
     holdings: Holdings, tasks: Sequence[ScoreTask], private: Mapping[str, Groups]
-) -> list[Looked]:
-    """Every task's model, adapted where asked, on the splits asked for; none of it travels."""
+) -> list[SampleScores]:
+    """Every task's model, adapted if asked, on the splits asked for; nothing leaves the client."""
     cache: dict[int, Tensors] = {}
     models: list[Tensors] = []
     for task in tasks:
@@ -45,7 +45,7 @@ def look(
                 model = personal_model(holdings, task.client, task.sent, own, task.broadcast)
             models.append(_with_statistics(holdings, task, model, own))
         else:
-            # One object for all who are sent the same tensors: they are then scored together.
+            # One object for all clients that are sent the same tensors: they are scored together.
             whole = {**holdings.plan.initial, **task.sent}
             models.append(cache.setdefault(id(task.sent), whole))
     stage = holdings.plan.stage
@@ -72,15 +72,16 @@ def look(
         if found:
             values[i][split] = found
     return [
-        Looked(task.client, models[i], values[i], errors.get(i)) for i, task in enumerate(tasks)
+        SampleScores(task.client, models[i], values[i], errors.get(i))
+        for i, task in enumerate(tasks)
     ]
 
 
-def scored(holdings: Holdings, looked: Looked) -> Scored:
-    """What a server is told of it."""
+def scored(holdings: Holdings, found: SampleScores) -> Scored:
+    """The scores that are sent to the server."""
     summed = holdings.plan.recipe.objective.summed
-    scores = {split: summed(values) for split, values in looked.values.items()}
-    return Scored(looked.client, scores, looked.error)
+    scores = {split: summed(values) for split, values in found.values.items()}
+    return Scored(found.client, scores, found.error)
 
 
 def _key(holdings: Holdings, split: str, client: str) -> tuple[str | int, ...]:
@@ -97,7 +98,7 @@ def _adaptation(
 
 def on_central_test(holdings: Holdings, models: Mapping[str, Tensors]) -> dict[str, Tensors]:
     """One value per sample and metric of each model on the central test set, by name."""
-    # The same noise for all: what differs is the model.
+    # The same noise for all, so that only the models differ.
     key = _key(holdings, "test", "")
     rows = holdings.federation.central_test
     questions = [Question(tensors, rows, key) for tensors in models.values()]
@@ -107,30 +108,31 @@ def on_central_test(holdings: Holdings, models: Mapping[str, Tensors]) -> dict[s
 def personal_model(
     holdings: Holdings, client: str, sent: Tensors, own: Groups, broadcast: Groups
 ) -> Tensors:
-    """The model a client calls its own: one it keeps whole, or what it begins with."""
+    """A client's own model: one it keeps whole, or the one it starts from."""
     if PERSONAL in own:
         return own[PERSONAL]
     return holdings.begins_with(client, sent, own, broadcast).model
 
 
 def _with_statistics(holdings: Holdings, task: ScoreTask, model: Tensors, own: Groups) -> Tensors:
-    """A client without private BatchNorm statistics takes them from its own inputs."""
+    """The model with BatchNorm statistics of the client's inputs, unless it keeps private ones."""
     plan = holdings.plan
     missing = only(BATCH_NORM).names(plan.module) - plan.shared - plan.parameters
     rows = holdings.clients[task.client].train
     if not missing or SHARED in own or len(rows) < 2:
         return model
     module = copy.deepcopy(plan.module).eval()
-    for layer in module.modules():
-        if isinstance(layer, _BatchNorm):
-            layer.train()
-            # The plain average over its inputs; a moving one would keep most of where it began.
-            layer.momentum = None
+    normalising = [layer for layer in module.modules() if is_batch_or_instance_norm(layer)]
+    for layer in normalising:
+        layer.train()
     counters = {n: torch.zeros_like(model[n]) for n in missing if n.endswith("_tracked")}
     fresh = {n: model[n].clone() for n in missing} | counters
     bound = Bound(module, {**model, **fresh})
     with torch.no_grad():
         # Equal parts: a single sample left over would have no variance.
-        for part in np.array_split(rows, -(-len(rows) // 256)):
+        for before, part in enumerate(np.array_split(rows, -(-len(rows) // 256))):
+            for layer in normalising:
+                # The plain average over its inputs; a moving one would keep most of its start.
+                layer.momentum = 1 / (before + 1)
             bound(holdings.x[torch.from_numpy(part)])
     return bound.tensors

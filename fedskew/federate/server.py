@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from fedskew.engine.streams import stream, torch_seed
 from fedskew.errors import ConfigError, RunError, located
+from fedskew.federate.accepting import accept, nobody_left, update_norms
 from fedskew.federate.backends import Backend
 from fedskew.federate.metrics import Row
 from fedskew.federate.plan import Plan
@@ -21,6 +21,7 @@ from fedskew.federate.rows import (
     scored,
     validation_score,
 )
+from fedskew.federate.targets import check_target
 from fedskew.federate.tasks import (
     Answer,
     Ask,
@@ -31,6 +32,7 @@ from fedskew.federate.tasks import (
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.begin import Opening
 from fedskew.parts.step import memory_at_start, stepped
+from fedskew.rng import stream, torch_seed
 from fedskew.types import Groups, Tensors
 
 
@@ -46,6 +48,8 @@ class RoundRecord:
     bytes_up: int
     failures: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    update_norms: dict[str, float] = field(default_factory=dict)
+    """By client whose update was used, how far it went from what it was sent."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ def federate(
     trainers = sorted(_trainers(plan, roster))
     handed = handed or Handed()
     progress = journal.resume(plan.stage) or _fresh(plan, trainers, handed)
+    norms: dict[str, float] = {}
     while not rounds.over(progress.round, progress.selected):
         number = progress.round + 1
         state = progress.state
@@ -111,10 +116,9 @@ def federate(
         state = replace(state, round=number)
         with located(f"stage {plan.stage!r}, round {number}, aggregating"):
             state, updates = aggregate(plan, state, updates, failures, enough, len(trainers))
-        if not updates and number == 1:
-            # A first round in which every client fails is a wrong set-up, not bad luck.
-            client, reason = next(iter(failures.items()))
-            raise RunError(f"every client failed in the first round; {client!r}: {reason}.")
+        if not updates:
+            raise nobody_left(plan, number, failures, norms)
+        norms = update_norms(updates, progress.state)
         if not rounds.keeps_matrices_in(number):
             state = replace(state, matrices={})
         kept = {**progress.kept, **{a.client: a.label for a in answers if a.label}}
@@ -135,8 +139,9 @@ def federate(
         if number == 1:
             down, up = down + handed.bytes_down, up + handed.bytes_up
         record = RoundRecord(
-            plan.stage, number, len(updates), _mean_loss(answers), down, up, failures, state.notes
-        )
+            plan.stage, number, len(updates), _mean_loss(answers), down, up, failures, state.notes,
+            norms,
+        )  # fmt: skip
         journal.commit(progress, rows, record)
     return progress
 
@@ -194,30 +199,6 @@ def participants(
     return sorted(trainers[i] for i in rng.choice(len(trainers), size=count, replace=False))
 
 
-def accept(answers: Sequence[Answer], plan: Plan) -> tuple[list[Update], dict[str, str]]:
-    """Separate the updates that can be used from those that cannot, with the reason."""
-    updates: list[Update] = []
-    failures: dict[str, str] = {}
-    for answer in answers:
-        reason = answer.error or _fault(answer.update, plan)
-        if reason is None and answer.update is not None:
-            updates.append(answer.update)
-        else:
-            failures[answer.client] = reason or "no answer"
-    return updates, failures
-
-
-def _fault(update: Update | None, plan: Plan) -> str | None:
-    if update is None:
-        return "no answer"
-    if update.tensors.keys() != plan.shared:
-        return "the update has other entries than the shared model"
-    for name, tensor in update.tensors.items():
-        if tensor.shape != plan.initial[name].shape:
-            return f"{name} has shape {tuple(tensor.shape)}"
-    return None
-
-
 def aggregate(
     plan: Plan,
     state: ServerState,
@@ -226,23 +207,15 @@ def aggregate(
     min_clients: int,
     trainers: int,
 ) -> tuple[ServerState, list[Update]]:
-    """The next state from all usable updates; who would spoil it is dropped, with the reason.
-
-    Looking at the one result is cheaper than at every update; only if it is not finite are the
-    updates searched for the cause.
-    """
+    """The next state from all usable updates, unless there are too few or it is not finite."""
     rng = stream(plan.seed, plan.stage, "aggregate", state.round)
     state = replace(state, notes=(), measured={}, matrices={}, rng=rng)
     if len(updates) >= min_clients:
         target = plan.recipe.aggregates.aggregate(state, updates, trainers)
+        check_target(plan, target)
         found = stepped(plan.recipe.steps, state, target)
         if not not_finite(found.shared, *found.personal.values(), *found.memory.values()):
             return found, updates
-        faults = {u.client: not_finite(u.tensors, *u.reports.values()) for u in updates}
-        failures.update({c: f"{name} is not finite" for c, name in faults.items() if name})
-        good = [update for update in updates if not faults[update.client]]
-        if len(good) < len(updates):
-            return aggregate(plan, state, good, failures, min_clients, trainers)
         failures.update({u.client: "the aggregate is not finite" for u in updates})
         updates = []
     note = f"only {len(updates)} usable updates: the model stays as it was"

@@ -1,4 +1,4 @@
-"""What a server asks of clients and what they answer: all that ever travels."""
+"""What a server asks of clients and what they answer: all that is ever sent."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class DescribeTask:
 class ScoreTask:
     """Score the global model, or the client's personal one, as it is or adapted.
 
-    ``adapt`` is the place of the adaptation in the plan. With ``samples`` the client writes down
-    what the model said of every sample.
+    ``adapt`` is the position of the adaptation in the plan. With ``samples`` the client saves the
+    model's answer for every sample.
     """
 
     client: str
@@ -56,7 +56,7 @@ class ScoreTask:
 
 @dataclass(frozen=True)
 class SaveTask:
-    """Leave the client's own model where its results are, under a name."""
+    """Save the client's own model with its results, under a name."""
 
     client: str
     name: str
@@ -66,7 +66,7 @@ class SaveTask:
 
 @dataclass(frozen=True)
 class FindTask:
-    """Tell the numbers of the recipe's findings; ``total`` counts all clients' training samples."""
+    """Return the numbers of the recipe's findings; ``total`` counts all training samples."""
 
     client: str
     total: int
@@ -83,13 +83,12 @@ class Scored:
 
 @dataclass(frozen=True)
 class Ask:
-    """All that one client is asked at once.
+    """Everything that one client is asked at once.
 
-    First models are scored, then the client trains or describes, saves its own model, and tells
-    what its recipe leaves for people.
-    ``since`` labels the private state it starts from (none: it has not
-    got any yet) and ``until`` that which it ends with; states never change, so asking twice gives
-    the same answer twice. Of older states only those in ``keep`` will be asked for again.
+    First models are scored, then the client trains or describes, saves its own model, and returns
+    its recipe's findings. ``since`` labels the private state it starts from (none: it has none yet)
+    and ``until`` the one it ends with; states never change, so asking twice gives the same answer
+    twice. Of older states only those in ``keep`` will be used again.
     """
 
     client: str
@@ -105,7 +104,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of an ask: scores in their order, an update, or why there is none.
+    """The result of an ask: scores in their order, an update, or why there is none.
 
     ``label`` names the client's newest private state, ``found`` are the numbers of findings.
     """
@@ -121,7 +120,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class TogetherTask:
-    """What is asked of all clients' models together, where their data are in one place.
+    """What is measured of all clients' models together, if their data are in one place.
 
     ``shared`` is the global model and ``sent`` what each client was sent, ``since`` labels their
     private states; ``generated`` samples are drawn from a generative model.
@@ -139,7 +138,7 @@ def not_finite(*groups: Tensors) -> str | None:
     """The name of a tensor that holds a NaN or an infinity, if there is one."""
     for group in groups:
         for name, tensor in group.items():
-            # A sum carries any NaN or infinity along and needs one pass and no copy.
+            # Any NaN or infinity shows in the sum, which needs one pass and no copy.
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor.sum())):
                 return name
     return None

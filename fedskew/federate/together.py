@@ -1,4 +1,4 @@
-"""What is measured of all clients' models together: only where all data are in one place."""
+"""What is measured of all clients' models together: only if all data are in one place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.engine.streams import stream
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.metrics import CENTRAL, Measured
 from fedskew.federate.private import States
@@ -16,14 +15,15 @@ from fedskew.federate.scoring import on_central_test, personal_model
 from fedskew.federate.tasks import TogetherTask
 from fedskew.parts.generative import from_prior
 from fedskew.parts.objective import Bound
+from fedskew.rng import stream
 from fedskew.types import Tensors
 
 
 def measured_together(holdings: Holdings, task: TogetherTask, private: States) -> list[Measured]:
-    """What is asked of a generative model once: its samples, and the clients' models together.
+    """What is measured once for generative models: their samples, and all models together.
 
-    The clients' own models are scored on the central test set, one by one and, if by a loss, as
-    an ensemble: every sample by the model that explains it best.
+    The clients' own models are scored on the central test set, one by one and, if the score is a
+    loss, as an ensemble: every sample by the model with the smallest loss.
     """
     plan, objective = holdings.plan, holdings.plan.recipe.objective
     found: list[Measured] = []
@@ -51,7 +51,7 @@ def measured_together(holdings: Holdings, task: TogetherTask, private: States) -
 
 
 def _judged(holdings: Holdings, models: Mapping[str, Tensors], count: int) -> dict[str, float]:
-    """Samples of some models, as many of each as its client holds of all data, judged."""
+    """Scores of samples of some models, in proportion to the clients' shares of all data."""
     from fedskew.federate.quality import judged
 
     return judged(_drawn(holdings, models, count), holdings.federation, holdings.plan.seed)

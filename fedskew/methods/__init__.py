@@ -1,27 +1,18 @@
 """The named methods: each a few lines that return a recipe, with its card."""
 
-from fedskew.methods import (
+from fedskew.methods import (  # noqa: F401  (they register)
+    agreement,
     baselines,
     civae,
     discrepancy,
-    domains,
     feddisk,
     generative,
+    invariance,
     personal,
     private,
     reptile,
     similarity,
 )
+from fedskew.methods.registry import METHODS, Card, Method, ReducesTo, find, method
 
-__all__ = [
-    "baselines",
-    "civae",
-    "discrepancy",
-    "domains",
-    "feddisk",
-    "generative",
-    "personal",
-    "private",
-    "reptile",
-    "similarity",
-]
+__all__ = ["METHODS", "Card", "Method", "ReducesTo", "find", "method"]

@@ -1,8 +1,9 @@
-"""What a run tells about its sample weights: their worth, what they leak, how true they are."""
+"""What a run reports about its sample weights: effective size, leakage and accuracy."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.parts.finding import Arrays, Finding, Holder, Left
-from fedskew.parts.ratio import FINE, WEIGHING, effective_size
 from fedskew.parts.report import SAMPLE_WEIGHT
+from fedskew.parts.sample_weights import FINE, WEIGHING, effective_size
 
 if TYPE_CHECKING:
-    from fedskew.views.picture import Picture
+    from fedskew.canvas import Picture
 
 Numbers = NDArray[np.float64]
 
 
 class SampleWeightsLeft(Finding):
-    """By client, how its sample weights came out; every weight stays with the samples."""
+    """Statistics of each client's sample weights; the weights themselves stay at the client."""
 
     name = "sample_weights"
 
@@ -31,17 +32,17 @@ class SampleWeightsLeft(Finding):
         if group is None:
             return None
         weights, rows = group["w"].cpu(), holder.client.train
-        weighing = {n: float(t) for n, t in holder.private.get(WEIGHING, {}).items()}
-        entropy = _number(weighing.get("entropy", math.nan))
+        found = {n: float(t) for n, t in holder.private.get(WEIGHING, {}).items()}
+        entropy = _number(found.get("entropy", math.nan))
         numbers: dict[str, Any] = {
             "n": len(weights),
             "effective": effective_size(weights),
             "least": float(weights.min()),
             "most": float(weights.max()),
             "entropy": entropy,
-            # What log ratios were multiplied by, if they were tempered.
-            "power": _number(weighing.get("power", math.nan)),
-            "trouble": int(weighing.get("trouble", FINE)),
+            # The factor on log ratios, if they were tempered.
+            "power": _number(found.get("power", math.nan)),
+            "trouble": int(found.get("trouble", FINE)),
             "leak": leak(len(rows) / holder.total, entropy),
         }
         unknown = torch.full((len(rows),), math.nan)
@@ -73,12 +74,12 @@ class SampleWeightsLeft(Finding):
 
 
 def leak(share: float, entropy: float | None) -> dict[str, float] | None:
-    """The paper's bound on what knowing everybody's density tells of a client: I ≤ κ_k·H(Z_k).
+    """The paper's bound on what the shared density reveals about a client: I ≤ κ_k·H(Z_k).
 
-    I is in bits, between a sample of the client and a draw from everybody's density, which is the
+    I is in bits, between a sample of the client and a draw from the shared density, which is the
     client's own with probability κ_k, its share of all training samples. No model needs fewer bits
-    a sample than H, so those of the client's own take its place. Where that has none (real-valued
-    samples), there is no bound.
+    per sample than H, so those of the client's own model are used for H. If that has none
+    (real-valued samples), there is no bound.
 
     >>> leak(0.25, 80.0)
     {'share': 0.25, 'bits': 20.0}
@@ -87,10 +88,10 @@ def leak(share: float, entropy: float | None) -> dict[str, float] | None:
 
 
 def agreement(weights: Tensor, log_ratio: Tensor) -> dict[str, float | None]:
-    """How logs of weights agree with the true log ratios, and what true weights would be worth.
+    """How well log weights agree with the true log ratios, and the effective size of true weights.
 
-    ``slope`` is that of the truth over the estimate: 1 is right, below 1 says that the weights
-    differ too much. Weights that are all equal agree with nothing.
+    ``slope`` is the slope of the truth against the estimate: 1 is right, below 1 means that the
+    weights differ too much. For weights that are all equal there is no agreement.
     """
     log_weights = weights.double().log().cpu().numpy()
     true = log_ratio.double().cpu().numpy()
@@ -101,7 +102,7 @@ def agreement(weights: Tensor, log_ratio: Tensor) -> dict[str, float | None]:
         "pearson": _correlation(ours, truth),
         "spearman": _correlation(_ranks(ours), _ranks(truth)),
         "slope": _slope(ours, truth),
-        # Relative to the largest, so that no exponential is infinite.
+        # Relative to the largest, so that no exponential overflows.
         "effective": effective_size((finite - finite.max()).exp()),
     }
 
@@ -109,14 +110,14 @@ def agreement(weights: Tensor, log_ratio: Tensor) -> dict[str, float | None]:
 def _correlation(a: Numbers, b: Numbers) -> float | None:
     if len(a) < 2 or not np.ptp(a) or not np.ptp(b):
         return None
-    return float(np.corrcoef(a, b)[0, 1])
+    # Exact sums: those of a BLAS differ in the last bits from one processor to the next.
+    return statistics.correlation(a.tolist(), b.tolist())
 
 
 def _slope(x: Numbers, y: Numbers) -> float | None:
     if len(x) < 2 or not np.ptp(x):
         return None
-    centred = x - x.mean()
-    return float(centred @ (y - y.mean()) / (centred @ centred))
+    return statistics.linear_regression(x.tolist(), y.tolist()).slope
 
 
 def _ranks(values: Numbers) -> Numbers:

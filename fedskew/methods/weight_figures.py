@@ -1,56 +1,59 @@
-"""The figures of a run with sample weights: what they are worth, how they spread, how true."""
+"""The figures of a run with sample weights: effective share, spread, and accuracy."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from fedskew.parts.finding import Arrays
-from fedskew.parts.ratio import ALL_EQUAL, FINE, NOT_FINITE, TOO_FEW
-from fedskew.views.canvas import (
+from fedskew.canvas import (
+    BLACK,
     BLUE,
+    BLUES,
     FEW_CLIENTS,
     GREY,
     ORANGE,
+    PALE,
     PALETTE,
+    Picture,
+    Table,
     blank_figure,
     clean,
+    grid,
     numbers,
     short,
 )
-from fedskew.views.generative import thinned
-from fedskew.views.picture import Picture, Table
+from fedskew.parts.finding import Arrays
+from fedskew.parts.sample_weights import ALL_EQUAL, FINE, NOT_FINITE, TOO_FEW
+from fedskew.rng import thinned
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 QUANTILES = {"least": 0.0, "q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95,
              "most": 1.0}  # fmt: skip
 POINTS = 3000
-"""So many samples make a cloud; more would only blacken it."""
-SHADES = ("#D6E6F0", "#93C1DD", "#3D93C7")
-PALE = "#999999"
+"""The most samples in a scatter plot; more would only blacken it."""
 FEW_COLOURS = len(PALETTE)
-"""Up to so many clients, each has a colour of its own."""
-
+"""Up to this number of clients, each has a colour of its own."""
 
 TROUBLES = {
     NOT_FINITE: "their estimates were not finite",
     TOO_FEW: "they have too few samples to estimate from",
     ALL_EQUAL: "no difference to everybody's data was found or asked for",
 }
-"""Why all samples of a client count the same."""
+"""Why all samples of a client have the same weight."""
 
 
 def weight_pictures(
     entries: Mapping[str, Any], arrays: Arrays, result: Mapping[str, Any]
 ) -> Iterator[Picture]:
-    """The figures of a run whose clients weigh their samples; none where arrays stay with them."""
+    """The figures of a run with sample weights; none if the arrays stay at the clients."""
     if not arrays:
         return
     method = str(result["method"])
@@ -61,7 +64,7 @@ def weight_pictures(
 
 
 def weight_lines(by_client: Mapping[str, Any]) -> list[str]:
-    """What the clients' sample weights are worth, what they leak, and how true they are."""
+    """The effective share of the clients' samples, what the weights leak, and their accuracy."""
     shares = {client: entry["effective"] / entry["n"] for client, entry in by_client.items()}
     worst = min(shares, key=lambda client: shares[client])
     lines = [
@@ -85,7 +88,7 @@ def weight_lines(by_client: Mapping[str, Any]) -> list[str]:
 
 
 def _truth(by_client: Mapping[str, Any]) -> list[str]:
-    """How the weights agree with the true ones, where these are known."""
+    """How the weights agree with the true ones, if these are known."""
     found = {client: entry["truth"] for client, entry in by_client.items() if "truth" in entry}
     if not found:
         return []
@@ -139,7 +142,7 @@ def _by_client(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float
 
 
 def ratio_table(entries: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], seed: int) -> Table:
-    """Some samples' estimated log weights beside their true log ratios; none where no truth is."""
+    """Some samples' estimated log weights and true log ratios; empty if the truth is unknown."""
     weight, truth = arrays["weight"].astype(np.float64), arrays["truth"].astype(np.float64)
     known = np.flatnonzero((weight > 0) & np.isfinite(truth))
     return [
@@ -156,7 +159,7 @@ def ratio_table(entries: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], 
 
 
 def spread_of(table: Table, method: str) -> Figure:
-    """Above, which share of its samples each client's weights leave; below, how weights spread."""
+    """Above, the effective share of each client's samples; below, the spread of its weights."""
     figure = blank_figure(9, 5.6)
     top, bottom = figure.subplots(2, 1, sharex=True)
     place, few = np.arange(len(table)), len(table) <= FEW_CLIENTS
@@ -170,17 +173,19 @@ def spread_of(table: Table, method: str) -> Figure:
     bottom.set_xlim(-0.6, len(table) - 0.4)
     for axes in (top, bottom):
         clean(axes)
-        # Beside: bars may fill all there is.
+        # Beside the axes: bars may fill all of them.
         axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(f"{method}: sample weights of every client", fontsize=11)
     return figure
 
 
 def _effective_shares(axes: Axes, table: Table, place: NDArray[np.int64], width: float) -> None:
+    from matplotlib.ticker import PercentFormatter
+
     shares = numbers(table, "effective_share")
     fell = np.array([bool(line["fell_back"]) for line in table])
     for chosen, colour, label in (
-        (~fell, SHADES[2], "estimated"),
+        (~fell, BLUES[2], "estimated"),
         (fell, PALE, "fell back to ones"),
     ):
         if chosen.any():
@@ -191,7 +196,7 @@ def _effective_shares(axes: Axes, table: Table, place: NDArray[np.int64], width:
         axes.scatter(place, best, s=18 if width < 1 else 5, color=ORANGE, zorder=3,
                      label="true weights")  # fmt: skip
     middle = float(np.median(shares))
-    axes.axhline(middle, color="black", lw=1, ls="--", label=f"median {middle:.0%}")
+    axes.axhline(middle, color=BLACK, lw=1, ls="--", label=f"median {middle:.0%}")
     axes.set_ylim(0, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylabel("effective share\nof samples")
@@ -201,16 +206,16 @@ def _bands(axes: Axes, table: Table, place: NDArray[np.int64], width: float) -> 
     """Bars from quantile to quantile, on a logarithmic scale: half and double look alike."""
     at = {name: numbers(table, name) for name in QUANTILES}
     for low, high, colour, label in (
-        ("least", "most", SHADES[0], "all weights"),
-        ("q05", "q95", SHADES[1], "middle 90%"),
-        ("q25", "q75", SHADES[2], "middle half"),
+        ("least", "most", BLUES[0], "all weights"),
+        ("q05", "q95", BLUES[1], "middle 90%"),
+        ("q25", "q75", BLUES[2], "middle half"),
     ):
         _blocks(axes, place, at[low], at[high], width, colour, label)
-    axes.hlines(at["median"], place - width / 2, place + width / 2, color="black", lw=1.2,
+    axes.hlines(at["median"], place - width / 2, place + width / 2, color=BLACK, lw=1.2,
                 label="median")  # fmt: skip
     axes.axhline(1.0, color=GREY, lw=0.8, ls=":", label="mean of each client")
     axes.set_yscale("log")
-    # A picture of equal weights must not magnify nothing.
+    # If all weights are equal, the figure must not magnify rounding noise.
     least = float(np.min(at["least"], where=at["least"] > 0, initial=1.0))
     axes.set_ylim(min(0.5, 0.8 * least), max(2.0, 1.25 * float(at["most"].max())))
     axes.set_ylabel("weight")
@@ -225,13 +230,13 @@ def _blocks(
     colour: str,
     label: str,
 ) -> None:
-    """A block for each client from low to high, none where that is NaN."""
+    """A block for each client from low to high, none if that is NaN."""
     if width < 1:
         shown = ~np.isnan(high)
         axes.bar(place[shown], (high - low)[shown], bottom=low[shown], width=width, color=colour,
                  lw=0, label=label)  # fmt: skip
         return
-    # Thousands of bars take seconds each time; as one shape they take none.
+    # Thousands of bars take seconds to draw; as one shape they take no time.
     edges = np.append(place, len(place)) - 0.5
     axes.stairs(high, edges, baseline=low, fill=True, color=colour, lw=0, label=label)
 
@@ -256,11 +261,10 @@ def ratios(table: Table, entries: Mapping[str, Any], method: str) -> Figure:
                          color=colour, alpha=0.45, label=label)  # fmt: skip
     both = np.concatenate([numbers(table, "log_weight"), numbers(table, "true_log_ratio")])
     ends = [float(both.min()), float(both.max())]
-    axes.plot(ends, ends, color="black", lw=1, ls="--", label="as they should be")
+    axes.plot(ends, ends, color=BLACK, lw=1, ls="--", label="as they should be")
     axes.set_xlabel("log of the estimated weight (mean weight 1 at each client)")
     axes.set_ylabel("true log p(x)/q_k(x)")
-    clean(axes)
-    axes.grid(color="#e5e5e5", lw=0.6)
+    grid(axes)
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5),
                 markerscale=2)  # fmt: skip
     axes.set_title(f"{method}: estimated and true weights{_agreement(entries)}", fontsize=10)

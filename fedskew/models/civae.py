@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Annotated
 
 from torch import Tensor, nn
 
 from fedskew.errors import ConfigError
-from fedskew.models.registry import VAE, Shape, register
+from fedskew.models.registry import VAE, Hidden, Latent, Shape, register
 from fedskew.models.vae import Vae, fully_connected
+from fedskew.registry.knobs import Knob
 
 CIVAE = (*VAE, "classifier")
 
@@ -17,9 +19,9 @@ CIVAE = (*VAE, "classifier")
 class Civae(Vae):
     """A VAE with a linear ``classifier`` on its codes; called as a whole, it classifies.
 
-    The logits are those of the mean codes, so that one input has one answer. Weights begin as
-    Keras draws them (Glorot), as the thesis' did: with torch's smaller ones the codes of white
-    images say nothing of the image for hundreds of steps.
+    The logits are those of the mean codes, so that one input has one answer. Weights are
+    initialised as in Keras (Glorot), as in the thesis: with torch's smaller ones, the codes of
+    white images carry no information about the image for hundreds of steps.
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, latent: int, classes: int) -> None:
@@ -37,7 +39,7 @@ class Civae(Vae):
 
 
 @register("conv-civae", min_side=4, parts=CIVAE)
-def conv_civae(shape: Shape, classes: int, *, latent: int = 7) -> Civae:
+def conv_civae(shape: Shape, classes: int, *, latent: Latent = 7) -> Civae:
     """Convolutional CI-VAE for handwriting; its decoder ends in a sigmoid (0..1)."""
     channels, *image = shape
     if any(side % 4 for side in image):
@@ -67,9 +69,11 @@ def dense_civae(
     shape: Shape,
     classes: int,
     *,
-    latent: int = 3,
-    hidden: Sequence[int] = (64, 32),
-    decoder_hidden: Sequence[int] = (16, 32, 64),
+    latent: Latent = 3,
+    hidden: Hidden = (64, 32),
+    decoder_hidden: Annotated[
+        Sequence[int], Knob("units of the decoder's hidden layers, first to last", ge=1)
+    ] = (16, 32, 64),
 ) -> Civae:
     """Fully connected CI-VAE for phone sensors; its decoder ends in a sigmoid (0..1)."""
     size = prod(shape)

@@ -1,19 +1,22 @@
 """The small convolutional networks of the source papers.
 
-Every ReLU that meets a max pooling comes after it: both orders give the same numbers and the same
+Every ReLU next to a max pooling comes after it: both orders give the same numbers and the same
 gradients, because the maximum commutes with a monotone function, and the pooled map is a quarter
 of the size.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import nn
 
 from fedskew.models.registry import Classifier, Shape, register
+from fedskew.registry.knobs import Knob
 
 
 def _pooled_area(shape: Shape, *kernels: int, padding: int = 0) -> int:
-    """Pixels left of an image after each convolution with these kernels and its 2x2 pooling."""
+    """Pixels left of an image after convolutions with these kernels, each with 2x2 pooling."""
     height, width = shape[1:]
     for kernel in kernels:
         height, width = ((side + 2 * padding - kernel + 1) // 2 for side in (height, width))
@@ -38,7 +41,12 @@ def cnn(shape: Shape, classes: int) -> Classifier:
 
 
 @register("femnist-cnn", min_side=12)
-def femnist_cnn(shape: Shape, classes: int, *, k: int = 32) -> Classifier:
+def femnist_cnn(
+    shape: Shape,
+    classes: int,
+    *,
+    k: Annotated[int, Knob("channels of the first convolution", ge=1)] = 32,
+) -> Classifier:
     """The handwriting classifier of the federated CI-VAE work: 5x5(k), 3x3(2k), 100."""
     body = nn.Sequential(
         *_conv_pool(shape[0], k, 5),
@@ -51,7 +59,12 @@ def femnist_cnn(shape: Shape, classes: int, *, k: int = 32) -> Classifier:
 
 
 @register("cnn-babu", min_side=16)
-def cnn_babu(shape: Shape, classes: int, *, channels: int = 64) -> Classifier:
+def cnn_babu(
+    shape: Shape,
+    classes: int,
+    *,
+    channels: Annotated[int, Knob("channels of every convolution", ge=1)] = 64,
+) -> Classifier:
     """FedBABU's four blocks of 3x3(64); BatchNorm always uses the statistics of the batch.
 
     Without running statistics a prediction depends on the other samples it is batched with, in
@@ -70,12 +83,18 @@ def cnn_babu(shape: Shape, classes: int, *, channels: int = 64) -> Classifier:
 
 
 @register("cnn-bn", min_side=16)
-def cnn_bn(shape: Shape, classes: int, *, channels: int = 16, affine: bool = False) -> Classifier:
+def cnn_bn(
+    shape: Shape,
+    classes: int,
+    *,
+    channels: Annotated[int, Knob("channels of both convolutions", ge=1)] = 16,
+    affine: Annotated[bool, Knob("BatchNorm has a scale and a shift")] = False,
+) -> Classifier:
     """FedDisk's network: two blocks of 5x5 convolution, pooling and BatchNorm, then 16 units.
 
     The paper names no activation; its reference code uses ReLU on convolutions and on the hidden
-    layer, so ReLU stands between the pooling and the BatchNorm here. The published sizes hold no
-    scale and shift of BatchNorm; since padding is absent, the next layer can express both, and
+    layer, so here ReLU is between the pooling and the BatchNorm. The published sizes include no
+    scale and shift of BatchNorm; since there is no padding, the next layer can express both, and
     nothing is lost without them. ``affine=True`` adds them for methods that keep them private.
     """
     body = nn.Sequential(
@@ -91,10 +110,15 @@ def cnn_bn(shape: Shape, classes: int, *, channels: int = 16, affine: bool = Fal
 
 
 @register("cnn-groupnorm", min_side=1)
-def cnn_groupnorm(shape: Shape, classes: int, *, deep: bool = False) -> Classifier:
+def cnn_groupnorm(
+    shape: Shape,
+    classes: int,
+    *,
+    deep: Annotated[bool, Knob("DomainBed's four convolutions")] = False,
+) -> Classifier:
     """DomainBed's GroupNorm network in FeDomainBed's two layers, or its own four with deep=true.
 
-    FeDomainBed also carries a GroupNorm that its forward pass never uses; it is left out, because
+    FeDomainBed also has a GroupNorm that its forward pass never uses; it is left out, because
     a parameter without a gradient breaks methods that compare gradients.
     """
     body = _domainbed_convolutions(shape[0]) if deep else _fedomainbed_convolutions(shape[0])

@@ -1,9 +1,9 @@
 """Masked autoencoders that estimate densities (MADE): no output sees its own input or later ones.
 
-p(x) = Π p(x_d | earlier inputs): input d has the degree of its place in an order, hidden units
-have drawn degrees, and a connection stays only where degrees do not fall (to an output: where they
-rise). Orders and degrees come from ``mask_seed`` alone, never from a run's seed or a client, so
-that the models of all clients can be averaged and compared.
+p(x) = Π p(x_d | earlier inputs): the degree of input d is its position in an order, the degrees of
+hidden units are drawn, and a connection is kept only if the degree does not decrease (to an output:
+if it increases). Orders and degrees come from ``mask_seed`` alone, never from a run's seed or a
+client, so that the models of all clients can be averaged and compared.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -19,12 +20,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedskew.errors import ConfigError
-from fedskew.models.registry import MADE, Shape, register
+from fedskew.models.registry import MADE, Hidden, Shape, register
+from fedskew.registry.knobs import Knob
+
+Shuffled = Annotated[bool, Knob("use a random order of the inputs instead of the stored one")]
+MaskSeed = Annotated[int, Knob("seed of the masks, the same for all clients", ge=1)]
 
 LEAST_LOG_SCALE = math.log(0.01)
-"""A feature that never varies would have an infinite density without a least deviation."""
+"""The least deviation: without it, a feature that never varies has an infinite density."""
 MOST_LOG_ODDS = 15.0
-"""A pixel that is always black would have a log-probability of minus infinity when it is not."""
+"""A limit: else a pixel that was always black has a log-probability of -∞ if it is not."""
 
 
 class MaskedLinear(nn.Linear):
@@ -34,7 +39,7 @@ class MaskedLinear(nn.Linear):
 
     def __init__(self, mask: Tensor) -> None:
         super().__init__(mask.shape[1], mask.shape[0])
-        # Not part of the state: it follows from the settings and never changes or travels.
+        # Not part of the state: it follows from the knobs, never changes and is never sent.
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,8 +49,8 @@ class MaskedLinear(nn.Linear):
 class Made(nn.Module):
     """What both kinds share; all parameters are named ``hidden.*`` or ``output.*``.
 
-    Called as a whole, the model gives what describes each input's distribution given the earlier
-    ones, [samples, numbers an input, inputs]. A kind says what these numbers mean.
+    Called as a whole, the model returns the parameters of each input's distribution given the
+    earlier ones, [samples, numbers per input, inputs]. Subclasses define what these numbers mean.
     """
 
     def __init__(
@@ -81,7 +86,7 @@ class Made(nn.Module):
         raise NotImplementedError
 
     def draw(self, described: Tensor, rng: np.random.Generator) -> Tensor:
-        """A value of one input for each sample, from the numbers that describe it."""
+        """A value of one input for each sample, drawn from the distribution described."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -93,7 +98,7 @@ class Made(nn.Module):
         onwards: Callable[[Tensor], Tensor] = nn.Sequential(*rest)
         weight, inputs = self.output.weight * self.output.mask, len(self.order)
         x = first.weight.new_zeros(count, inputs)
-        # What a new value adds to the first layer is all that changes from input to input.
+        # From input to input, only what a new value adds to the first layer changes.
         summed = first.bias.expand(count, -1).clone()
         for place in self.order:
             described = F.linear(
@@ -107,8 +112,8 @@ class Made(nn.Module):
 class BernoulliMade(Made):
     """Binary inputs; grey ones in [0, 1] count as the probability of being 1.
 
-    Of grey inputs the value is no density (the two cases are not normalised for them), but the
-    difference of two models' values still compares them.
+    For grey inputs the value is not a density (the two cases are not normalised), but the
+    difference of two models' values still compares the models.
     """
 
     def __init__(
@@ -175,8 +180,8 @@ def degrees_of(
 ) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
     """The degrees of the inputs and of each hidden layer's units.
 
-    Inputs have 1..D in their natural order or in a drawn one; a hidden unit has a number from the
-    least of the layer before it up to D - 1.
+    Inputs have 1..D in their natural order or in a random one; a hidden unit has a number from the
+    smallest of the layer before it up to D - 1.
     """
     rng = np.random.default_rng(mask_seed)
     order = np.arange(1, inputs + 1)
@@ -196,12 +201,12 @@ def made(
     shape: Shape,
     classes: int,
     *,
-    hidden: Sequence[int] = (30,),
-    shuffled: bool = False,
-    mask_seed: int = 1,
-    binarise: bool = False,
+    hidden: Hidden = (30,),
+    shuffled: Shuffled = False,
+    mask_seed: MaskSeed = 1,
+    binarise: Annotated[bool, Knob("round inputs to 0 or 1, which gives true densities")] = False,
 ) -> BernoulliMade:
-    """MADE for binary or grey inputs in 0..1: one or more hidden layers, one mask for everybody."""
+    """MADE for binary or grey inputs in 0..1: one or more hidden layers, the same mask for all."""
     return BernoulliMade(shape, hidden, shuffled, mask_seed, binarise)
 
 
@@ -210,10 +215,10 @@ def gaussian_made(
     shape: Shape,
     classes: int,
     *,
-    hidden: Sequence[int] = (64,),
-    components: int = 3,
-    shuffled: bool = False,
-    mask_seed: int = 1,
+    hidden: Hidden = (64,),
+    components: Annotated[int, Knob("Gaussians of each input's mixture", ge=1)] = 3,
+    shuffled: Shuffled = False,
+    mask_seed: MaskSeed = 1,
 ) -> GaussianMade:
-    """MADE for real-valued inputs: each given the earlier ones is a mixture of Gaussians."""
+    """MADE for real-valued inputs: each, given the earlier ones, is a mixture of Gaussians."""
     return GaussianMade(shape, hidden, shuffled, mask_seed, components)

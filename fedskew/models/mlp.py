@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
 from torch import nn
 
-from fedskew.models.registry import Classifier, Shape, register
+from fedskew.models.registry import Classifier, Hidden, Shape, register
 
 
 @register("mlp")
-def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (200, 200)) -> Classifier:
+def mlp(shape: Shape, classes: int, *, hidden: Hidden = (200, 200)) -> Classifier:
     """Fully connected ReLU network; two hidden layers of 200 are the "2NN" of FedAvg's paper."""
     widths = [prod(shape), *hidden]
     body: list[nn.Module] = [nn.Flatten()]

@@ -12,12 +12,12 @@ from fedskew.models.registry import Classifier
 class TwoHeads(Classifier):
     """A classifier whose logits are the sum of a generic and a personal head on one body.
 
-    The personal head starts at zero: until somebody trains it, the generic head predicts alone.
+    The personal head starts at zero: until it is trained, the generic head predicts alone.
     """
 
     def __init__(self, body: nn.Module, head: nn.Linear) -> None:
         super().__init__(body, head)
-        # A layer made on a real device would draw random numbers that nobody needs.
+        # A layer made on a real device would draw random numbers that are not needed.
         empty = nn.Linear(
             head.in_features,
             head.out_features,

@@ -1,17 +1,25 @@
-"""The table of models: each registers a factory, its knobs and the smallest image it takes."""
+"""The table of models: each registers a factory with its knobs, and the smallest image it takes."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+from typing import Annotated, Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from fedskew.errors import ConfigError, unknown
+from fedskew.errors import ConfigError, FedskewError
+from fedskew.registry.entries import Entry, Registry
+from fedskew.registry.knobs import Knob
 
 Shape = tuple[int, ...]
+Hidden = Annotated[Sequence[int], Knob("units of each hidden layer, first to last", ge=1)]
+Latent = Annotated[int, Knob("dimensions of a code", ge=1)]
 
 
 class Classifier(nn.Module):
@@ -32,30 +40,21 @@ class Classifier(nn.Module):
         return logits
 
 
-Factory = Callable[..., nn.Module]
-F = TypeVar("F", bound=Factory)
 CLASSIFIER = ("body", "head")
 VAE = ("encoder", "decoder")
 MADE = ("hidden", "output")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One registered model; ``min_side`` is None for models that flatten whatever they get.
+class Model(Entry):
+    """A registered factory ``(sample_shape, classes, **knobs)``.
 
-    ``parts`` are its children, which between them hold every parameter.
+    ``min_side`` is None for models that flatten whatever they get. ``parts`` are the model's
+    children, which between them hold every parameter.
     """
 
-    name: str
-    factory: Factory
-    min_side: int | None
-    parts: tuple[str, ...] = CLASSIFIER
-
-    @property
-    def knobs(self) -> dict[str, object]:
-        """The settings a user may change, with their defaults."""
-        parameters = inspect.signature(self.factory).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    min_side: int | None = field(default=None, kw_only=True)
+    parts: tuple[str, ...] = field(default=CLASSIFIER, kw_only=True)
 
     def takes(self, shape: Shape) -> bool:
         """Whether samples of this shape fit."""
@@ -64,56 +63,28 @@ class Entry:
         return len(shape) == 3 and min(shape[1:]) >= self.min_side
 
 
-MODELS: dict[str, Entry] = {}
+MODELS = Registry("model", "models", Model, leading=2)
+register = MODELS.register
 
 
-def register(
-    name: str, min_side: int | None = None, parts: tuple[str, ...] = CLASSIFIER
-) -> Callable[[F], F]:
-    """Enter a factory ``(sample_shape, classes, *, knob=default, ...)`` under a name."""
-
-    def enter(factory: F) -> F:
-        MODELS[name] = Entry(name, factory, min_side, parts)
-        return factory
-
-    return enter
-
-
-def construct(name: str, shape: Shape, classes: int, knobs: Mapping[str, object]) -> nn.Module:
-    """Build a registered model after checking everything the user could have got wrong."""
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    entry = MODELS[name]
-    for knob, value in knobs.items():
-        _check_knob(entry, knob, value)
+def construct(name: str, shape: Shape, classes: int, knobs: Mapping[str, Any]) -> nn.Module:
+    """Build a model after checking its knobs and the shape of the samples."""
+    entry = MODELS.find(name)
+    entry.check(knobs)
     _check_shape(entry, shape)
-    return entry.factory(shape, classes, **knobs)
+    if entry.function.__module__.startswith("fedskew."):
+        _check_size(entry, shape, classes, knobs)
+        module: nn.Module = entry.make(shape, classes, **knobs)
+        return module
+    try:
+        return _checked(entry, entry.make(shape, classes, **knobs))
+    except FedskewError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{entry.title} raised {type(error).__name__}: {error}") from error
 
 
-def _check_knob(entry: Entry, knob: str, value: object) -> None:
-    """Hold a setting to the kind of value its default has."""
-    known = entry.knobs
-    if not known:
-        raise ConfigError(f"model {entry.name!r} has no settings, so remove {knob!r}.")
-    if knob not in known:
-        raise unknown("model setting", knob, known)
-    default = known[knob]
-    if isinstance(default, bool):
-        fits, wanted = isinstance(value, bool), "true or false"
-    elif isinstance(default, int):
-        fits, wanted = _is_positive(value), "a positive whole number"
-    else:
-        fits = isinstance(value, list | tuple) and all(_is_positive(v) for v in value)
-        wanted = "a list of positive whole numbers"
-    if not fits:
-        raise ConfigError(f"model setting {knob!r} must be {wanted}, not {value!r}.")
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _check_shape(entry: Entry, shape: Shape) -> None:
+def _check_shape(entry: Model, shape: Shape) -> None:
     """Refuse images too small for the model before torch fails inside a convolution."""
     if entry.takes(shape):
         return
@@ -122,10 +93,75 @@ def _check_shape(entry: Entry, shape: Shape) -> None:
     )
     if len(shape) != 3:
         raise ConfigError(
-            f"model {entry.name!r} needs images of shape (channels, height, width), but the "
+            f"{entry.title} needs images of shape (channels, height, width), but the "
             f"samples have shape {shape}: choose from {fitting}."
         )
     raise ConfigError(
-        f"model {entry.name!r} needs images of at least {entry.min_side}x{entry.min_side} pixels, "
+        f"{entry.title} needs images of at least {entry.min_side}x{entry.min_side} pixels, "
         f"but these are {shape[1]}x{shape[2]}: choose from {fitting}."
     )
+
+
+WIDE = 512
+"""Up to this number of channels, models of this package fit any machine."""
+
+
+def _check_size(entry: Model, shape: Shape, classes: int, knobs: Mapping[str, Any]) -> None:
+    """Refuse layers whose weights this machine could not hold four times over."""
+    given = {
+        name: value for name, value in {**entry.defaults, **knobs}.items() if "seed" not in name
+    }
+    lists = [[], *(value for value in given.values() if isinstance(value, list | tuple))]
+    weights = sum(a * b for units in lists for a, b in pairwise([prod(shape), *units, classes]))
+    wide = [value for value in given.values() if type(value) is int and value > WIDE]
+    if wide and max(wide) <= WIDE**2 and not _too_many(weights):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            weights = sum(p.numel() for p in entry.make(shape, classes, **knobs).parameters())
+    elif wide:
+        weights = max(wide) ** 2
+    if _too_many(weights):
+        raise ConfigError(
+            f"{entry.title} would have {weights} weights with these knobs, more than this machine "
+            "can train: choose smaller layers."
+        )
+
+
+def _too_many(weights: int) -> bool:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 4 * 4 * weights > memory
+
+
+def _checked(entry: Model, model: object) -> nn.Module:
+    """Check that a user's model is split like ours: every parameter is in one of its parts."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"{entry.title} must return a torch.nn.Module, not {type(model).__name__}."
+        )
+    children = dict(model.named_children())
+    parts: tuple[str, ...] = VAE if "encoder" in children else CLASSIFIER
+    for part in parts:
+        if part not in children:
+            raise ConfigError(
+                f"{entry.title} must return a module with children {parts[0]!r} and {parts[1]!r}, "
+                f"and {part!r} is missing."
+            )
+    if "encoder" in children and "classifier" in children:
+        parts = (*parts, "classifier")
+    for held, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise ConfigError(
+                f"{entry.title} has the lazy layer {held.rpartition('.')[0]!r}, whose size its "
+                "first batch would tell: give the layer its size."
+            )
+    for parameter, _ in model.named_parameters():
+        if parameter.split(".")[0] not in parts:
+            raise ConfigError(
+                f"{entry.title} has the parameter {parameter!r} outside "
+                f"{' and '.join(repr(part) for part in parts)}: move it into one of them."
+            )
+    if "encoder" in children and not isinstance(getattr(model, "latent", None), int):
+        raise ConfigError(
+            f"{entry.title} has an encoder, so it needs a whole number 'latent': how many means "
+            "the encoder gives, before as many log-variances."
+        )
+    return model

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor, nn
 
 from fedskew.models.registry import Classifier, Shape, register
+from fedskew.registry.knobs import Knob
 
 
 class _Block(nn.Module):
@@ -32,7 +35,12 @@ class _Block(nn.Module):
 
 
 @register("resnet18", min_side=1)
-def resnet18(shape: Shape, classes: int, *, width: int = 64) -> Classifier:
+def resnet18(
+    shape: Shape,
+    classes: int,
+    *,
+    width: Annotated[int, Knob("channels of the first stage", ge=1)] = 64,
+) -> Classifier:
     """ResNet-18 with the stem for small images: 3x3 convolution with stride 1, no max pooling."""
     body: list[nn.Module] = [
         nn.Conv2d(shape[0], width, 3, padding=1, bias=False),

@@ -1,4 +1,4 @@
-"""Variational autoencoders: an encoder that describes codes, a decoder that draws from one."""
+"""Variational autoencoders: an encoder that describes codes, a decoder that decodes them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fedskew.models.registry import VAE, Shape, register
+from fedskew.models.registry import VAE, Hidden, Latent, Shape, register
 
 
 class Vae(nn.Module):
     """An encoder and a decoder, all parameters named ``encoder.*`` or ``decoder.*``.
 
-    The encoder gives 2·latent numbers a sample: the means of its codes, then their log-variances.
+    The encoder gives 2·latent numbers per sample: the mean of its code, then its log-variances.
     Called as a whole, the model decodes the means.
     """
 
@@ -39,7 +39,7 @@ class LogVariance(nn.Module):
 
 
 def fully_connected(widths: Sequence[int]) -> list[nn.Module]:
-    """Linear layers with a ReLU between each two."""
+    """Linear layers with a ReLU between them."""
     layers: list[nn.Module] = []
     for wide, narrow in pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.ReLU()]
@@ -47,9 +47,7 @@ def fully_connected(widths: Sequence[int]) -> list[nn.Module]:
 
 
 @register("beta-vae", parts=VAE)
-def beta_vae(
-    shape: Shape, classes: int, *, latent: int = 2, hidden: Sequence[int] = (512, 256)
-) -> Vae:
+def beta_vae(shape: Shape, classes: int, *, latent: Latent = 2, hidden: Hidden = (512, 256)) -> Vae:
     """Fully connected VAE of the latent-weights thesis; its decoder ends in a sigmoid (0..1)."""
     size = prod(shape)
     encoder = [nn.Flatten(), *fully_connected([size, *hidden, 2 * latent]), LogVariance()]
@@ -62,12 +60,12 @@ def beta_vae(
 
 
 @register("conv-vae", min_side=12, parts=VAE)
-def conv_vae(shape: Shape, classes: int, *, latent: int = 128) -> Vae:
+def conv_vae(shape: Shape, classes: int, *, latent: Latent = 128) -> Vae:
     """Convolutional VAE of the one-class-per-client paper; its decoder ends in tanh (-1..1)."""
     channels, *image = shape
     inner = [(side - 4) // 2 + 1 for side in image]
     small = [(side - 5) // 2 + 1 for side in inner]
-    # A transposed convolution cannot know the rows a stride of two left over.
+    # A transposed convolution cannot know how many rows a stride of two left over.
     grown = nn.ConvTranspose2d(16, 6, 5, stride=2, output_padding=_left_over(small, inner, 5))
     drawn = nn.ConvTranspose2d(6, channels, 4, stride=2, output_padding=_left_over(inner, image, 4))
     codes = 16 * prod(small)

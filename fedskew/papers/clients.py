@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from fedskew.comparisons.statistics import interval
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError, unknown
 from fedskew.papers.format import Suite
@@ -16,7 +17,6 @@ from fedskew.papers.grid import Cell
 from fedskew.papers.markdown import table
 from fedskew.papers.measure import Measured
 from fedskew.papers.numbers import cell
-from fedskew.papers.statistics import interval
 from fedskew.papers.verdict import Results
 from fedskew.runs.experiment import make_federation
 
@@ -39,7 +39,7 @@ class Data:
     """Their names."""
 
 
-def look(
+def data_of_settings(
     suite: Suite, plan: Sequence[Cell], data_dir: Path | None, fallback: bool = False
 ) -> dict[str, Data]:
     """The data of every setting whose clients or images the page shows, as seed 0 splits them.

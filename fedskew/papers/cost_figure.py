@@ -5,27 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-
+from fedskew.canvas import BLACK, BLUE, GREY, grid, save_figure
+from fedskew.comparisons.statistics import Interval, interval
 from fedskew.papers.effort import efforts
 from fedskew.papers.entries import EffortPlan
-from fedskew.papers.figure import png
+from fedskew.papers.figure import row_panels
 from fedskew.papers.format import Suite
-from fedskew.papers.statistics import Interval, interval
 from fedskew.papers.verdict import Results
-from fedskew.store import write_atomically, write_csv
-from fedskew.views.canvas import BLUE, GREY, blank_figure, clean
+from fedskew.store import write_csv
 
-ACROSS = 3
-"""So many panels fit side by side."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 TOO_WIDE = 20
-"""Where the largest number is so many times the smallest, bars of equal steps would vanish."""
+"""Where the largest number is this many times the smallest, short bars would vanish."""
 MILLION = 1e6
 FIELDS = (
-    "setting", "arm", "seed", "prepared_rounds", "rounds", "reached", "parameters", "numbers",
+    "setting",
+    "arm",
+    "seed",
+    "prepared_rounds",
+    "rounds",
+    "reached",
+    "parameters",
+    "numbers",
     "bytes",
-)  # fmt: skip
+)
 
 
 def draw_costs(
@@ -44,25 +52,31 @@ def draw_costs(
     if not panels:
         return {}
     write_csv(folder / "effort.csv", [FIELDS, *_rows(plan, results)])
-    write_atomically(folder / "effort.png", _picture(suite, plan, panels))
+    save_figure(_figure(suite, plan, panels), folder / "effort.png")
     return {"effort": folder / "effort.png"}
 
 
 def _rows(plan: EffortPlan, results: Results) -> list[tuple[object, ...]]:
     return [
-        (setting, arm, seed, e.prepared_rounds, e.rounds, e.reached, e.main.parameters, e.numbers,
-         e.bytes)
+        (
+            setting,
+            arm,
+            seed,
+            e.prepared_rounds,
+            e.rounds,
+            e.reached,
+            e.main.parameters,
+            e.numbers,
+            e.bytes,
+        )
         for (setting, arm, seed), run in results.items()
         if arm in plan.arms and (e := run.effort) is not None
-    ]  # fmt: skip
+    ]
 
 
-def _picture(suite: Suite, plan: EffortPlan, panels: Mapping[str, Mapping[str, Interval]]) -> bytes:
-    across = min(ACROSS, len(panels))
-    down = math.ceil(len(panels) / across)
+def _figure(suite: Suite, plan: EffortPlan, panels: Mapping[str, Mapping[str, Interval]]) -> Figure:
     most = max(len(arms) for arms in panels.values())
-    figure = blank_figure(2.2 + 3.6 * across, 0.5 + down * (1.2 + 0.36 * most))
-    grid = figure.subplots(down, across, squeeze=False).flatten()
+    figure, shown = row_panels(len(panels), most, below=0.5)
     printed = {
         setting: {
             p.arm: p.numbers / MILLION
@@ -72,7 +86,7 @@ def _picture(suite: Suite, plan: EffortPlan, panels: Mapping[str, Mapping[str, I
         for setting, arms in panels.items()
     }
     log = any(_too_wide(arms, printed[setting]) for setting, arms in panels.items())
-    for axes, (setting, arms) in zip(grid, panels.items(), strict=False):
+    for axes, (setting, arms) in zip(shown, panels.items(), strict=True):
         _panel(axes, suite, plan, arms, printed[setting])
         axes.set_title(suite.setting(setting).label, fontsize=10)
         if log:
@@ -82,18 +96,20 @@ def _picture(suite: Suite, plan: EffortPlan, panels: Mapping[str, Mapping[str, I
             axes.xaxis.set_major_formatter("{x:g}")
         else:
             axes.set_xlim(left=0)
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
     labelled = {
         label: handle
-        for axes in grid[: len(panels)]
+        for axes in shown
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(
-        labelled.values(), labelled.keys(), loc="outside lower center", fontsize=8, ncols=3,
+        labelled.values(),
+        labelled.keys(),
+        loc="outside lower center",
+        fontsize=8,
+        ncols=3,
         frameon=False,
-    )  # fmt: skip
-    return png(figure)
+    )
+    return figure
 
 
 def _positive(arms: Mapping[str, Interval], printed: Mapping[str, float]) -> list[float]:
@@ -115,20 +131,30 @@ def _panel(
     for place, (arm, found) in enumerate(arms.items()):
         contends = arm in plan.contenders
         axes.barh(
-            place, found.mean, height=0.62, color=BLUE if contends else GREY, alpha=0.8,
-            label="contender, to the best baseline's score" if contends
+            place,
+            found.mean,
+            height=0.62,
+            color=BLUE if contends else GREY,
+            alpha=0.8,
+            label="contender, to the best baseline's score"
+            if contends
             else "baseline, to its own best score",
-        )  # fmt: skip
+        )
         if math.isfinite(found.half):
-            axes.errorbar(found.mean, place, xerr=found.half, color="#000000", lw=1, capsize=3)
+            axes.errorbar(found.mean, place, xerr=found.half, color=BLACK, lw=1, capsize=3)
     if printed:
         places = [list(arms).index(arm) for arm in printed]
         axes.scatter(
-            list(printed.values()), places, s=42, facecolors="none", edgecolors="#000000", lw=1.4,
-            zorder=4, label="the source's",
-        )  # fmt: skip
+            list(printed.values()),
+            places,
+            s=42,
+            facecolors="none",
+            edgecolors=BLACK,
+            lw=1.4,
+            zorder=4,
+            label="the source's",
+        )
     axes.set_yticks(range(len(arms)), [suite.arm(arm).label for arm in arms], fontsize=8)
     axes.set_ylim(len(arms) - 0.4, -0.6)
     axes.set_xlabel("million numbers a client sends and receives", fontsize=9)
-    clean(axes)
-    axes.grid(axis="x", color="#e5e5e5", lw=0.6)
+    grid(axes, "x")

@@ -5,21 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from fedskew.canvas import (
+    PALETTE,
+    blank_figure,
+    draw_bars,
+    draw_line,
+    grid,
+    legend_beside,
+    line_styles,
+    save_figure,
+)
+from fedskew.comparisons.statistics import Interval
 from fedskew.federate.confidence import risk_coverage
 from fedskew.papers.entries import Trade
-from fedskew.papers.figure import CURVES, line_styles, over_seeds, png
+from fedskew.papers.figure import over_seeds
 from fedskew.papers.format import Suite
 from fedskew.papers.grid import Cell
 from fedskew.papers.scores import meaning
-from fedskew.papers.statistics import Interval
 from fedskew.papers.verdict import Results
-from fedskew.store import write_atomically, write_csv
+from fedskew.store import write_csv
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PANELS = {"unseen": "unseen clients", "odd": "odd clients"}
 """On whom curves of shots are drawn, where there are any."""
@@ -51,7 +63,7 @@ def draw_shots(
         heads = ("on", "arm", "shots", "seeds", "mean", "low", "high")
         write_csv(folder / f"{setting}-shots.csv", [heads, *rows])
         pictures[setting] = folder / f"{setting}-shots.png"
-        write_atomically(pictures[setting], _shots_picture(suite, setting, arms, drawn))
+        save_figure(_shots_figure(suite, setting, arms, drawn), pictures[setting])
     return pictures
 
 
@@ -72,26 +84,24 @@ def shot_curve(results: Results, setting: str, arm: str, on: str) -> dict[str, I
     return {shown: span for shown, span in spans.items() if math.isfinite(span.mean)}
 
 
-def _shots_picture(
+def _shots_figure(
     suite: Suite, setting: str, arms: Sequence[str], drawn: Mapping[str, Mapping[str, Curve]]
-) -> bytes:
-    figure = Figure(figsize=(3 + 5 * len(drawn), 4.6), layout="constrained")
+) -> Figure:
+    figure = blank_figure(3 + 5 * len(drawn), 4.6)
     panels = figure.subplots(1, len(drawn), sharey=True, squeeze=False)[0]
     styles = dict(zip(arms, line_styles([suite.arm(arm).role for arm in arms]), strict=True))
     labelled: set[str] = set()
     for axes, (on, curves) in zip(panels, drawn.items(), strict=True):
         ticks = sorted({shots for curve in curves.values() for shots in curve}, key=_place)
         for number, (arm, curve) in enumerate(curves.items()):
-            colour, line = styles[arm]
             # Side by side, or the intervals of a dozen arms would hide each other.
             shift = 0.24 * (number / max(len(curves) - 1, 1) - 0.5)
-            axes.errorbar(
-                [ticks.index(shots) + shift for shots in curve],
-                [s.mean for s in curve.values()],
-                yerr=[s.half if math.isfinite(s.half) else 0.0 for s in curve.values()],
-                ls=line, color=colour, marker="o", ms=3, lw=1.5, elinewidth=0.8, capsize=2,
-                label=None if arm in labelled else suite.arm(arm).label,
-            )  # fmt: skip
+            x, spans = [ticks.index(shots) + shift for shots in curve], list(curve.values())
+            label = None if arm in labelled else suite.arm(arm).label
+            colour, dashes = styles[arm]
+            draw_bars(
+                axes, x, [s.mean for s in spans], [s.half for s in spans], colour, label, dashes
+            )
             labelled.add(arm)
         # Two seeds have intervals wider than any score can be: what matters are the means.
         means = [s.mean for curve in curves.values() for s in curve.values()]
@@ -100,11 +110,11 @@ def _shots_picture(
         axes.set_xticks(range(len(ticks)), ticks)
         axes.set_xlabel("labelled samples a class")
         axes.set_title(PANELS[on], fontsize=10)
-        axes.grid(alpha=0.3)
+        grid(axes)
     panels[0].set_ylabel("mean over clients and seeds, 95 % interval (cut off)")
-    figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
+    legend_beside(figure)
     figure.suptitle(f"{suite.setting(setting).label}\nadapting to few samples", fontsize=10)
-    return png(figure)
+    return figure
 
 
 def _place(shots: str) -> float:
@@ -127,21 +137,26 @@ def draw_coverage(
             for coverage, risk in zip(COVERAGES.tolist(), curve.tolist(), strict=True)
         ]
         write_csv(folder / f"{setting}-coverage.csv", [("arm", "coverage", "risk"), *rows])
-        figure = Figure(figsize=(8, 4.6), layout="constrained")
-        axes: Axes = figure.subplots()
-        styles = line_styles([suite.arm(arm).role for arm in arms])
-        for arm, (colour, line) in zip(arms, styles, strict=True):
-            if arm in drawn:
-                label = suite.arm(arm).label
-                axes.plot(COVERAGES, drawn[arm], ls=line, color=colour, lw=1.5, label=label)
-        axes.set_xlabel("share of samples answered, the surest first")
-        axes.set_ylabel("share of errors among them, mean over seeds")
-        axes.grid(alpha=0.3)
-        figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
-        figure.suptitle(f"{suite.setting(setting).label}\nunseen clients, not adapted", fontsize=10)
         pictures[setting] = folder / f"{setting}-coverage.png"
-        write_atomically(pictures[setting], png(figure))
+        save_figure(_coverage_figure(suite, setting, arms, drawn), pictures[setting])
     return pictures
+
+
+def _coverage_figure(
+    suite: Suite, setting: str, arms: Sequence[str], drawn: Mapping[str, NDArray[np.float64]]
+) -> Figure:
+    figure = blank_figure(8, 4.6)
+    axes = figure.subplots()
+    styles = line_styles([suite.arm(arm).role for arm in arms])
+    for arm, (colour, dashes) in zip(arms, styles, strict=True):
+        if arm in drawn:
+            draw_line(axes, COVERAGES, drawn[arm], colour, suite.arm(arm).label, dashes)
+    axes.set_xlabel("share of samples answered, the surest first")
+    axes.set_ylabel("share of errors among them, mean over seeds")
+    grid(axes)
+    legend_beside(figure)
+    figure.suptitle(f"{suite.setting(setting).label}\nunseen clients, not adapted", fontsize=10)
+    return figure
 
 
 def coverage_curve(results: Results, setting: str, arm: str) -> NDArray[np.float64] | None:
@@ -164,10 +179,13 @@ Point = tuple[str, Interval, Interval]
 def trade_points(trade: Trade, results: Results, score: str) -> list[Point]:
     """The arms that have the score, in the order of the axis; the ones without a place last."""
     found = [
-        (arm, over_seeds(results, trade.setting, arm, trade.along),
-         over_seeds(results, trade.setting, arm, score))
+        (
+            arm,
+            over_seeds(results, trade.setting, arm, trade.along),
+            over_seeds(results, trade.setting, arm, score),
+        )
         for arm in trade.arms
-    ]  # fmt: skip
+    ]
     known = [point for point in found if math.isfinite(point[2].mean)]
     return sorted(known, key=lambda p: p[1].mean if math.isfinite(p[1].mean) else math.inf)
 
@@ -188,21 +206,18 @@ def draw_trades(suite: Suite, results: Results, folder: Path) -> dict[str, Path]
         heads = ("arm", "score", trade.along, "seeds", "mean", "low", "high")
         write_csv(folder / f"{trade.name}.csv", [heads, *rows])
         pictures[trade.name] = folder / f"{trade.name}.png"
-        write_atomically(pictures[trade.name], _trade_picture(suite, trade, points))
+        save_figure(_trade_figure(suite, trade, points), pictures[trade.name])
     return pictures
 
 
-def _trade_picture(suite: Suite, trade: Trade, points: Mapping[str, Sequence[Point]]) -> bytes:
-    figure = Figure(figsize=(9, 4.6), layout="constrained")
-    axes: Axes = figure.subplots()
+def _trade_figure(suite: Suite, trade: Trade, points: Mapping[str, Sequence[Point]]) -> Figure:
+    figure = blank_figure(9, 4.6)
+    axes = figure.subplots()
     labelled: set[str] = set()
-    for (score, found), colour in zip(points.items(), CURVES, strict=False):
+    for (score, found), colour in zip(points.items(), PALETTE, strict=False):
         placed = [(at.mean, s) for _, at, s in found if math.isfinite(at.mean)]
-        axes.errorbar(
-            [at for at, _ in placed], [s.mean for _, s in placed],
-            yerr=[s.half if math.isfinite(s.half) else 0.0 for _, s in placed],
-            color=colour, marker="o", ms=4, lw=1.5, capsize=3, label=meaning(score),
-        )  # fmt: skip
+        x, mean = [at for at, _ in placed], [s.mean for _, s in placed]
+        draw_bars(axes, x, mean, [s.half for _, s in placed], colour, meaning(score))
         for arm, at, s in found:
             if not math.isfinite(at.mean):
                 label = None if arm in labelled else f"{suite.arm(arm).label}, the same scores"
@@ -211,7 +226,7 @@ def _trade_picture(suite: Suite, trade: Trade, points: Mapping[str, Sequence[Poi
     axes.set_xscale("log")
     axes.set_xlabel(trade.axis)
     axes.set_ylabel("mean over seeds, 95 % interval")
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", fontsize=8, ncols=1)
+    grid(axes)
+    figure.legend(loc="outside lower center", fontsize=8, ncols=1, frameon=False)
     figure.suptitle(trade.label)
-    return png(figure)
+    return figure

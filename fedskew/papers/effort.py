@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fedskew.comparisons.costs import Effort
+from fedskew.comparisons.statistics import interval
 from fedskew.papers.entries import EffortPlan, PrintedEffort
 from fedskew.papers.format import Suite
 from fedskew.papers.markdown import table
 from fedskew.papers.measure import Measured
 from fedskew.papers.numbers import cell, readable
 from fedskew.papers.scores import CHEAPER, CURVES
-from fedskew.papers.statistics import interval
 from fedskew.papers.verdict import Results
 
 ABOUT = (

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from fedskew.comparisons.costs import Exchange, cost
 from fedskew.config import Choice
 from fedskew.errors import unknown
-from fedskew.papers.scores import ScoreName, client_score
+from fedskew.papers.scores import At, ScoreName, client_score
 
 Fragment = dict[str, Any]
 """Part of a config, as nested tables."""
@@ -117,6 +117,9 @@ class Scale(Part):
     by_setting: dict[str, Fragment] = {}
     by_arm: dict[str, Fragment] = {}
     folds: Folds | None = Field(None, description="instead of the suite's [selection]")
+    unjudged: dict[str, str] = Field(
+        {}, description="claims its runs are too short or too few for, each with why"
+    )
     fallback: Fallback | None = None
 
 
@@ -129,6 +132,7 @@ class Number(Part):
     word: str = Field("", description="instead of a number; see the suite's bands")
     spread: float | None = None
     score: ScoreName | None = Field(None, description="none: the suite's headline")
+    at: At = Field("last", description="of which round ours stands beside it")
     client: str = Field("", description="of this client alone, by its name in the federation")
     where: str
 

@@ -1,45 +1,44 @@
-"""One picture a setting: every arm with its interval, and its numbers as CSV beside it."""
+"""The figure of each setting: every arm with its interval and curve, and the numbers as CSV."""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
+from fedskew.canvas import (
+    ROLES,
+    blank_figure,
+    draw_line,
+    grid,
+    legend_beside,
+    line_styles,
+    rounds_axis,
+    save_figure,
+)
+from fedskew.comparisons.statistics import Interval, interval
 from fedskew.papers.entries import Series
 from fedskew.papers.format import Suite
 from fedskew.papers.grid import Cell
 from fedskew.papers.measure import Measured
 from fedskew.papers.scores import Headline, ScoreName
-from fedskew.papers.statistics import Interval, interval
 from fedskew.papers.verdict import Results
-from fedskew.store import make_folder, write_atomically, write_csv
-from fedskew.views.figures import draw_matrices
+from fedskew.store import make_folder, write_csv
+from fedskew.views.similarity import draw_similarity
 
-Line = str | tuple[int, tuple[int, ...]]
-"""A dash pattern, by name or by lengths."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-COLOURS = {"method": "#1f6f8b", "control": "#c0792a", "reference": "#7a7a7a"}
-LINES: dict[str, Line] = {"method": "-", "control": ":", "reference": "--"}
-AGAIN: dict[str, Line] = {"method": "-.", "control": (0, (1, 4)), "reference": (0, (8, 3))}
-"""Lines of arms for which the colours do not suffice."""
-CURVES = (
-    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22",
-    "#17becf", "#0b2e63", "#8b0000", "#005f3c", "#f4b400", "#5b2a86", "#ff5c8a", "#6b8e23",
-    "#00a4a6", "#4d3319",
-)  # fmt: skip
-GREYS = ("0.0", "0.35", "0.6")
 FIELDS = ("arm", "role", "seeds", "mean", "low", "high")
 TOO_TALL = 20
-"""A curve that climbs so many times the others' range would flatten them: it is cut off."""
+"""A curve that climbs this many times the others' range would flatten them: it is cut off."""
 AXES: dict[Headline, str] = {
-    "clients": "mean over clients", "central": "global model, central test set",
+    "clients": "mean over clients",
+    "central": "global model, central test set",
     "ood": "out of domain",
-}  # fmt: skip
+}
 
 
 def draw(
@@ -57,13 +56,13 @@ def draw(
         pictures[setting] = [folder / f"{setting}.png"]
         known = next((m for (s, _, _), m in results.items() if s == setting), None)
         drawn = {arm: curves[arm] for arm in suite.drawn(arms)}
-        write_atomically(pictures[setting][0], _picture(suite, setting, spans, drawn, known))
+        save_figure(_figure(suite, setting, spans, drawn, known), pictures[setting][0])
         shown = results.get((setting, suite.shows, 0)) if suite.shows else None
         if shown:
             title = f"{suite.setting(setting).label}, seed 0, {suite.arm(suite.shows).label}"
             file = f"{setting}-similarity"
             pictures[setting].append(
-                draw_matrices(shown.run.path, "similarity", folder, file, title)
+                draw_similarity(shown.run.path, "similarity", folder, file, title)
             )
     return pictures
 
@@ -79,7 +78,7 @@ def draw_series(suite: Suite, results: Results, folder: Path) -> dict[str, Path]
         heads = ("arm", "score", "at", "seeds", "mean", "low", "high")
         write_csv(folder / f"{series.name}.csv", [heads, *rows])
         pictures[series.name] = folder / f"{series.name}.png"
-        write_atomically(pictures[series.name], _series_picture(suite, series, points))
+        save_figure(_series_figure(suite, series, points), pictures[series.name])
     return pictures
 
 
@@ -103,34 +102,32 @@ def series_points(series: Series, results: Results, headline: Headline = "client
     return found
 
 
-def _series_picture(suite: Suite, series: Series, points: Sequence[Point]) -> bytes:
+def _series_figure(suite: Suite, series: Series, points: Sequence[Point]) -> Figure:
     """The arms' means only: a dozen intervals over each other hide them; the tables have those."""
-    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    figure = blank_figure(12, 4.2)
     scores = SERIES_SCORES[suite.headline]
     panels = figure.subplots(1, len(scores), sharey=True)
     styles = line_styles([suite.arm(arm).role for arm in series.arms])
     ticks = sorted({at for _, _, at, _ in points})
     for axes, (wanted, title) in zip(panels, scores.items(), strict=True):
-        for arm, (colour, line) in zip(series.arms, styles, strict=True):
-            mine = [(at, s) for a, score, at, s in points if (a, score) == (arm, wanted)]
-            axes.plot(
-                [at for at, _ in mine], [s.mean for _, s in mine],
-                ls=line, color=colour, marker="o", ms=3, lw=1.5,
-                label=suite.arm(arm).label if wanted == suite.headline else None,
-            )  # fmt: skip
+        for arm, (colour, dashes) in zip(series.arms, styles, strict=True):
+            mine = [(at, s.mean) for a, score, at, s in points if (a, score) == (arm, wanted)]
+            label = suite.arm(arm).label if wanted == suite.headline else None
+            draw_line(axes, [at for at, _ in mine], [m for _, m in mine], colour, label, dashes)
         axes.set_title(title, fontsize=10)
         axes.set_xscale("log")
         axes.set_xticks(ticks, [f"{at:g}" for at in ticks])
         axes.minorticks_off()
         axes.set_xlabel(series.axis)
-        axes.grid(alpha=0.3)
+        grid(axes)
     panels[0].set_ylabel(
-        "mean over clients and seeds, last round" if suite.headline == "clients"
+        "mean over clients and seeds, last round"
+        if suite.headline == "clients"
         else f"{AXES[suite.headline]}, mean over seeds"
-    )  # fmt: skip
-    figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
+    )
+    legend_beside(figure)
     figure.suptitle(series.label)
-    return png(figure)
+    return figure
 
 
 def over_seeds(results: Results, setting: str, arm: str, score: ScoreName = "clients") -> Interval:
@@ -147,27 +144,13 @@ def mean_curve(results: Results, setting: str, arm: str) -> dict[int, float]:
 
 
 def _table(suite: Suite, spans: dict[str, Interval]) -> list[tuple[object, ...]]:
-    rows = [
-        (arm, suite.arm(arm).role, s.n, s.mean, s.low, s.high) for arm, s in spans.items()
-    ]  # fmt: skip
+    rows = [(arm, suite.arm(arm).role, s.n, s.mean, s.low, s.high) for arm, s in spans.items()]
     return [FIELDS, *rows]
 
 
 def _curve_table(curves: dict[str, dict[int, float]]) -> list[tuple[object, ...]]:
     rows = [(arm, number, value) for arm, c in curves.items() for number, value in c.items()]
     return [("arm", "round", "mean"), *rows]
-
-
-def line_styles(roles: Sequence[str]) -> list[tuple[str, Line]]:
-    """A colour and a line for each arm; no two alike up to 36 contenders and 6 references."""
-    seen = {"reference": 0, "contender": 0}
-    styles = []
-    for role in roles:
-        kind, colours = ("reference", GREYS) if role == "reference" else ("contender", CURVES)
-        turn, place = divmod(seen[kind], len(colours))
-        seen[kind] += 1
-        styles.append((colours[place], (AGAIN if turn % 2 else LINES)[role]))
-    return styles
 
 
 def too_tall(curves: dict[str, dict[int, float]]) -> tuple[list[str], float, float]:
@@ -189,37 +172,27 @@ def too_tall(curves: dict[str, dict[int, float]]) -> tuple[list[str], float, flo
     return [], math.nan, math.nan
 
 
-def _picture(
+def _figure(
     suite: Suite,
     setting: str,
     spans: dict[str, Interval],
     curves: dict[str, dict[int, float]],
     known: Measured | None,
-) -> bytes:
+) -> Figure:
     axis = AXES[suite.headline]
     if known and suite.headline != "clients":
         axis = f"{known.result['primary_metric']}, {axis}"
     spans = {arm: spans[arm] for arm in curves if math.isfinite(spans[arm].mean)}
-    figure = Figure(figsize=(13, 1.4 + 0.32 * max(len(spans), 6)), layout="constrained")
+    figure = blank_figure(13, 1.4 + 0.32 * max(len(spans), 6))
     left, right = figure.subplots(1, 2)
-    for place, (arm, span) in enumerate(spans.items()):
-        colour = COLOURS[suite.arm(arm).role]
-        half = span.half if span.n > 1 else 0.0
-        left.errorbar(span.mean, place, xerr=half, fmt="o", color=colour, capsize=3)
-    left.set_yticks(range(len(spans)), [suite.arm(arm).label for arm in spans])
-    left.invert_yaxis()
-    left.grid(axis="x", alpha=0.3)
+    _intervals(left, suite, spans)
     left.set_xlabel(f"{axis}, last round, 95 % interval over seeds")
     styles = line_styles([suite.arm(arm).role for arm in curves])
-    for (arm, curve), (colour, line) in zip(curves.items(), styles, strict=True):
-        if not curve:
-            continue
-        right.plot(
-            list(curve), list(curve.values()), ls=line, color=colour, lw=1.5, marker="o", ms=3,
-            label=suite.arm(arm).label,
-        )  # fmt: skip
-    right.set_xlabel("round")
-    right.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for (arm, curve), (colour, dashes) in zip(curves.items(), styles, strict=True):
+        if curve:
+            label = suite.arm(arm).label
+            draw_line(right, list(curve), list(curve.values()), colour, label, dashes)
+    rounds_axis(right)
     right.set_ylabel(axis)
     falls = known is not None and not known.higher_is_better(suite.headline)
     tall, low, high = too_tall(curves) if falls else ([], 0.0, 0.0)
@@ -227,14 +200,28 @@ def _picture(
         right.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
         names = ", ".join(suite.arm(arm).label for arm in tall)
         right.set_ylabel(f"{axis}\n(cut off: {names})")
-    right.grid(alpha=0.3)
-    # Beside the lines, which it would hide, and down the side as long as the arms need.
-    figure.legend(loc="outside right center", fontsize=8, handlelength=3, labelspacing=0.7)
+    legend_beside(figure)
     figure.suptitle(suite.setting(setting).label)
-    return png(figure)
+    return figure
 
 
-def png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
-    return buffer.getvalue()
+def _intervals(axes: Axes, suite: Suite, spans: dict[str, Interval]) -> None:
+    """One row per arm: its mean and interval, in the colour of its role."""
+    for place, (arm, span) in enumerate(spans.items()):
+        half = span.half if span.n > 1 else 0.0
+        colour = ROLES[suite.arm(arm).role]
+        axes.errorbar(span.mean, place, xerr=half, fmt="o", color=colour, capsize=3)
+    axes.set_yticks(range(len(spans)), [suite.arm(arm).label for arm in spans])
+    axes.invert_yaxis()
+    grid(axes, "x")
+
+
+def row_panels(count: int, rows: int, below: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """Panels with rows of bars or boxes, three side by side, and room for a legend below."""
+    across = min(3, count)
+    down = math.ceil(count / across)
+    figure = blank_figure(2.2 + 3.6 * across, below + down * (1.2 + 0.36 * rows))
+    panels = figure.subplots(down, across, squeeze=False).flatten().tolist()
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels[:count]

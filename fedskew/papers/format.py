@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from fedskew.config import Named, read_toml
+from fedskew.config import Named
 from fedskew.errors import ConfigError, unknown
+from fedskew.papers.claims import Claim
 from fedskew.papers.entries import (
     Arm,
     ClientNumbers,
     EffortPlan,
     Fragment,
-    Names,
     Number,
     Part,
     Scale,
@@ -25,64 +25,12 @@ from fedskew.papers.entries import (
     Setting,
     Trade,
 )
-from fedskew.papers.pairs import Matrix, matches, unmatched
-from fedskew.papers.scores import CHEAPER, At, Headline, ScoreName, known_score
+from fedskew.papers.pairs import Crossing, matches, unmatched
+from fedskew.papers.scores import CHEAPER, Headline, ScoreName
+from fedskew.trust.toml import read_toml
 
 OF_ALL_SETTINGS = ("effort", "boxes")
 """Pictures of all settings together that are no series."""
-
-
-class Side(Part):
-    """One side of a comparison: ``arm``, or ``arm:score`` to look at another score of it."""
-
-    arm: str
-    score: ScoreName
-
-
-class Claim(Part):
-    """A sentence of a source, and the comparison it means.
-
-    ``kind`` "better" asks for a difference above ``margin``; "no-worse" for one above -margin;
-    "above" compares nobody: the score of ``better`` itself has to lie above ``margin``.
-    ``control`` names arms that lack the method's idea: what they gain too, it does not explain.
-    ``beyond`` names a setting: then it is the difference less the one there that is asked for.
-    A pattern of arms ("irm+*") has the mean score of the arms that are like it.
-    """
-
-    name: str
-    says: str
-    source: str
-    better: str
-    than: Names = Field([], description="arms it is compared with; none for 'above'")
-    on: list[str]
-    beyond: str | None = None
-    control: Names = Field([], description="arms without the method's idea")
-    why: str = Field("", description="what the control would show")
-    score: ScoreName = "clients"
-    at: At = "last"
-    kind: Literal["better", "no-worse", "above"] = "better"
-    margin: Annotated[float, Field(ge=0)] = 0.0
-    target: float | None = Field(None, description="what score 'rounds' has to reach")
-
-    @model_validator(mode="after")
-    def _check(self) -> Claim:
-        if (self.score == "rounds") != (self.target is not None):
-            raise ValueError("score 'rounds' and a target go together")
-        if self.kind == "above" and (self.than or self.control or self.beyond):
-            raise ValueError("kind 'above' is about one arm: leave out than, control and beyond")
-        if self.kind != "above" and not self.than:
-            raise ValueError(f"kind {self.kind!r} compares arms: name the others in than")
-        if self.beyond in self.on:
-            raise ValueError(f"beyond {self.beyond!r} stands in on too: take it out of one of them")
-        asked = [self.side(name).score for name in (self.better, *self.than, *self.control)]
-        if CHEAPER in asked and self.kind != "above":
-            raise ValueError(f"score {CHEAPER!r} compares arms by itself: set kind to 'above'")
-        return self
-
-    def side(self, reference: str) -> Side:
-        """The arm and the score a reference means: "fedavg" or "fedavg:fine-tuned"."""
-        arm, colon, score = reference.partition(":")
-        return Side(arm=arm, score=known_score(score) if colon else self.score)
 
 
 class Suite(Part):
@@ -109,7 +57,7 @@ class Suite(Part):
     defaults: Fragment = Field({}, description="under the config of every run")
     scales: dict[Literal["smoke", "desk", "paper"], Scale]
     settings: Annotated[list[Setting], Field(min_length=1)]
-    matrix: Matrix | None = Field(None, description="objectives x aggregators, each pair an arm")
+    matrix: Crossing | None = Field(None, description="objectives x aggregators, each pair an arm")
     arms: list[Arm] = Field([], validate_default=True)
     selection: Selection = Field(Selection(), description="runs that leave one client out")
     series: list[Series] = Field([], description="settings along an axis")
@@ -122,7 +70,7 @@ class Suite(Part):
     @field_validator("arms")
     @classmethod
     def _with_pairs(cls, arms: list[Arm], info: ValidationInfo) -> list[Arm]:
-        matrix: Matrix | None = info.data.get("matrix")
+        matrix: Crossing | None = info.data.get("matrix")
         every = [*arms, *(matrix.arms if matrix else ())]
         if not every and "matrix" in info.data:
             raise ValueError("a suite needs arms, or a matrix of them")
@@ -150,6 +98,11 @@ class Suite(Part):
                     f"claim {claim.name!r}: score {CHEAPER!r} is one of contenders: "
                     f"add {side.arm!r} to effort.contenders"
                 )
+        claims = [claim.name for claim in self.claims]
+        for where, names in self._claims_named():
+            for name in names:
+                if name not in claims:
+                    raise ValueError(f"{where}: {unknown('claim', name, claims)}".removesuffix("."))
         arms = [arm.name for arm in self.arms]
         for where, patterns in self._patterns():
             for wrong in unmatched(patterns, arms):
@@ -161,6 +114,13 @@ class Suite(Part):
                     error = unknown(kind, name, known)
                     raise ValueError(f"{where}: {str(error).removesuffix('.')}")
         return self
+
+    def _claims_named(self) -> Iterable[tuple[str, Iterable[str]]]:
+        """Every place that names claims: where, the names."""
+        for name, scale in self.scales.items():
+            yield f"scale {name!r}", scale.unjudged
+        for claim in self.claims:
+            yield f"claim {claim.name!r}", [claim.letter] if claim.letter else []
 
     def _patterns(self) -> Iterable[tuple[str, Iterable[str]]]:
         """Every place that names arms, or what they are like: where, the names."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedskew.config import Config, FederationSection, make_config
-from fedskew.data.datasets import REGISTRY
-from fedskew.data.locate import Missing, locate
+from fedskew.config import Config, FederationSection, config_of
+from fedskew.data.datasets import DATASETS
 from fedskew.errors import ConfigError
 from fedskew.papers.entries import Arm, Fallback, Scale, Setting, merged
 from fedskew.papers.format import Suite, method_table
@@ -26,6 +25,12 @@ class Cell:
     seed: int
     config: Config
     left_out: str = ""
+
+    @property
+    def label(self) -> str:
+        """What observers call the run."""
+        without = f" · without {self.left_out}" if self.left_out else ""
+        return f"{self.setting} · {self.arm} · seed {self.seed}{without}"
 
 
 def cells(suite: Suite, scale_name: str, fallback: Fallback | None = None) -> list[Cell]:
@@ -73,7 +78,7 @@ def _config(
         {"seed": seed},
     )
     try:
-        return resolve(make_config(values))
+        return resolve(config_of(values))
     except ConfigError as error:
         where = f"suite {suite.name!r}, setting {setting.name!r}, arm {arm.name!r}"
         raise ConfigError(f"{where}: {error}") from None
@@ -82,12 +87,8 @@ def _config(
 def missing_datasets(plan: Iterable[Cell], data_dir: Path | None) -> list[str]:
     """Which named datasets of these runs have no files here."""
     names = {cell.config.federation.dataset for cell in plan}
-    return sorted(
-        name
-        for name in names & REGISTRY.keys()
-        if REGISTRY[name].layouts
-        and isinstance(locate(data_dir, REGISTRY[name].layouts, REGISTRY[name].elsewhere), Missing)
-    )
+    known = sorted(names & DATASETS.keys())
+    return [name for name in known if DATASETS[name].is_missing(data_dir)]
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:

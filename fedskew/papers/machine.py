@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 import fedskew
+from fedskew.engine.arithmetic import Arithmetic, arithmetic
+from fedskew.engine.workers import cores
 
 UNKNOWN = "unknown"
 
@@ -24,8 +24,7 @@ class Provenance:
     processor: str
     memory: str
     python: str
-    torch: str
-    threads: int
+    arithmetic: Arithmetic
 
     @property
     def code(self) -> str:
@@ -37,12 +36,11 @@ def provenance() -> Provenance:
     return Provenance(
         version=_version(),
         commit=commit(Path(fedskew.__file__).parent),
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores(),
         processor=_processor(),
         memory=_memory(),
         python=platform.python_version(),
-        torch=str(torch.__version__),
-        threads=torch.get_num_threads(),
+        arithmetic=arithmetic(),
     )
 
 

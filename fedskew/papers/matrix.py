@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from fedskew.canvas import save_figure
 from fedskew.comparisons.selection import MEANING, RULES
-from fedskew.papers.board import AT, Board, board
-from fedskew.papers.figure import png
+from fedskew.comparisons.statistics import Interval, mean, paired
 from fedskew.papers.format import Suite
 from fedskew.papers.grid import Cell
 from fedskew.papers.markdown import table
+from fedskew.papers.measure import Measured
 from fedskew.papers.numbers import cell, readable
+from fedskew.papers.pairs import Crossing, pair
 from fedskew.papers.scores import in_points
-from fedskew.papers.statistics import Interval
 from fedskew.papers.verdict import Results
-from fedskew.store import write_atomically, write_csv
-from fedskew.views.domain_plots import rule_maps
+from fedskew.store import write_atomically
+from fedskew.views.domains import CENTRAL_TEST, UNSEEN, Matrix, picks_of
+
+Runs = Mapping[tuple[str, str, int], Measured]
+"""By objective, aggregator and seed."""
 
 ABOUT = (
     "In a matrix rows are what clients minimise, columns who aggregates. Numbers are means over "
@@ -26,9 +31,9 @@ ABOUT = (
 )
 ABOUT_GAINS = (
     "Differences between two pairs on the same seed that share the other side; positive is better, "
-    "± is half the 95 % t-interval over the seeds' means, bold is what it keeps apart from zero."
+    "± is half the 95 % t-interval over the seeds' means, bold is what it keeps apart from zero. "
+    "They are not corrected for their number: of twenty one is bold by chance."
 )
-FIELDS = ("objective", "aggregator", "rule", "seed", "round", "ood", "in_domain")
 
 
 def about_rules() -> list[str]:
@@ -36,82 +41,128 @@ def about_rules() -> list[str]:
     return [ABOUT, "\n".join(f"- {rule}: {MEANING[rule]}." for rule in RULES)]
 
 
+def pair_runs(suite: Suite, setting: str, results: Results) -> Runs:
+    """The runs of a setting that are of its pairs."""
+    crossing = suite.matrix
+    if crossing is None:
+        return {}
+    names = {pair(o, a): (o, a) for o in crossing.rows for a in crossing.columns}
+    found = {
+        (*names[arm], seed): run
+        for (where, arm, seed), run in results.items()
+        if where == setting and arm in names
+    }
+    order = list(names.values())
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0][:2])))
+
+
+def matrix_of(runs: Runs) -> Matrix:
+    """What each rule of selection chose; an objective or aggregator without any run is left out."""
+    first = next(iter(runs.values()))
+    return Matrix(
+        objectives=tuple(dict.fromkeys(objective for objective, _, _ in runs)),
+        aggregators=tuple(dict.fromkeys(aggregator for _, aggregator, _ in runs)),
+        metric=first.result["primary_metric"],
+        higher_is_better=first.higher_is_better("ood"),
+        target=UNSEEN if len(first.by_round.rows.where(on="unseen")) else CENTRAL_TEST,
+        seeds=len({seed for _, _, seed in runs}),
+        picks=tuple(
+            pick
+            for (objective, aggregator, seed), run in runs.items()
+            for pick in picks_of((objective, aggregator), seed, run.by_round.selection)
+        ),
+    )
+
+
 def matrix_tables(suite: Suite, setting: str, results: Results) -> list[str]:
     """Every rule's table, the score in domain, and both sides' gains; nothing where none ran."""
-    found = board(suite, setting, results)
-    if found is None:
+    runs = pair_runs(suite, setting, results)
+    if suite.matrix is None or not runs:
         return []
-    metric = found.any_run.result["primary_metric"]
-    parts = [f"#### Out of domain: test {metric} {found.target}"]
-    for rule in RULES:
-        if rule in found.rules:
-            spans = found.spans("ood", rule)
-            parts += [f"Rule *{rule}*{_remark(found, rule)}:", _matrix(found, spans)]
-    missing = [rule for rule in RULES if rule not in found.rules]
+    matrix, share = matrix_of(runs), next(iter(runs.values())).is_share
+    show = partial(cell, score="ood", main_is_share=share)
+    parts = [f"#### Out of domain: test {matrix.metric} {matrix.target}"]
+    for rule in matrix.rules:
+        heads, rows = matrix.table(matrix.scores(rule), show, "**{}**")
+        parts += [f"Rule *{rule}*{_remark(runs, rule)}:", table(heads, rows)]
+    missing = [rule for rule in RULES if rule not in matrix.rules]
     parts += [f"Without numbers here: rule {', '.join(missing)}."] if missing else []
-    within = found.spans("clients", "validation")
-    if any(not math.isnan(span.mean) for span in within.values()):
-        title = f"#### In domain: test {metric} on the training clients' own data"
-        parts += [title, "Rule *validation*:", _matrix(found, within)]
-    return parts + _gains(found)
+    within = matrix.scores("validation", in_domain=True)
+    if any(not math.isnan(score.mean) for score in within.values()):
+        heads, rows = matrix.table(within, show, "**{}**")
+        title = f"#### In domain: test {matrix.metric} on the training clients' own data"
+        parts += [title, "Rule *validation*:", table(heads, rows)]
+    return parts + _gains(matrix, suite.matrix, share)
 
 
-def _remark(found: Board, rule: str) -> str:
+def _remark(runs: Runs, rule: str) -> str:
     if rule == "left-out":
-        folds = max(len(run.folds) for run in found.runs.values())
+        folds = max(len(run.folds) for run in runs.values())
         return f" ({folds} of the training clients, one at a time)"
     return " (peeks at the test data)" if rule == "oracle" else ""
 
 
-def _matrix(found: Board, spans: Mapping[tuple[str, str], Interval]) -> str:
-    means = [span.mean for span in spans.values() if not math.isnan(span.mean)]
-    best = (max if found.any_run.higher_is_better("ood") else min)(means, default=math.nan)
-    rows = [
-        [o, *(_bold(_cell(found, spans[o, a]), spans[o, a].mean == best) for a in found.columns)]
-        for o in found.rows
-    ]
-    return table(("objective", *found.columns), rows)
+def gain_of_objective(matrix: Matrix, objective: str, plain: str, rule: str) -> Interval:
+    """Its gain over the plain one: mean over aggregators, then over seeds."""
+    return _gain(matrix, (((objective, a), (plain, a)) for a in matrix.aggregators), rule)
 
 
-def _cell(found: Board, span: Interval) -> str:
-    return cell(span, "ood", found.any_run.is_share)
+def gain_of_aggregator(matrix: Matrix, aggregator: str, usual: str, rule: str) -> Interval:
+    """Its gain over the usual one: mean over objectives, then over seeds."""
+    return _gain(matrix, (((o, aggregator), (o, usual)) for o in matrix.objectives), rule)
 
 
-def _bold(text: str, is_bold: bool) -> str:
-    return f"**{text}**" if is_bold else text
+def _gain(
+    matrix: Matrix, pairs: Iterable[tuple[tuple[str, str], tuple[str, str]]], rule: str
+) -> Interval:
+    """The mean over pairs of pairs on the same seed, paired by seed."""
+    known = {(p.objective, p.aggregator, p.seed): p.ood for p in matrix.picks if p.rule == rule}
+    ours: dict[int, list[float]] = {}
+    theirs: dict[int, list[float]] = {}
+    for mine, other in pairs:
+        for (objective, aggregator, seed), value in known.items():
+            if (objective, aggregator) == mine and (*other, seed) in known:
+                ours.setdefault(seed, []).append(value)
+                theirs.setdefault(seed, []).append(known[*other, seed])
+    mean_ours, mean_theirs = ([mean(v) for v in side.values()] for side in (ours, theirs))
+    if matrix.higher_is_better:
+        return paired(mean_ours, mean_theirs)
+    return paired(mean_theirs, mean_ours)
 
 
-def _gains(found: Board) -> list[str]:
+def _gains(matrix: Matrix, crossing: Crossing, share: bool) -> list[str]:
     """What it changes to replace the plain objective, and the mean at the server."""
-    plain, usual = found.matrix.plain, found.matrix.mean
-    sides: list[tuple[str, str, str, Sequence[str], Callable[[str, str], Interval]]] = [
-        ("objective", plain, "aggregators", found.rows, found.of_objective),
-        ("aggregator", usual, "objectives", found.columns, found.of_aggregator),
+    sides: list[tuple[str, str, str, Sequence[str], Callable[[Matrix, str, str, str], Interval]]]
+    sides = [
+        ("objective", crossing.plain, "aggregators", matrix.objectives, gain_of_objective),
+        ("aggregator", crossing.mean, "objectives", matrix.aggregators, gain_of_aggregator),
     ]
     parts = []
     for side, reference, others, names, gain in sides:
         rows = [
-            [name, *(_gain(found, gain(name, rule)) for rule in found.rules)]
-            for name in names
-            if name != reference
+            [n, *(_shown_gain(gain(matrix, n, reference, rule), share) for rule in matrix.rules)]
+            for n in names
+            if n != reference
         ]
-        if found.rules and reference in names and rows:
+        if matrix.rules and reference in names and rows:
             parts += [
                 f"Each {side} against {reference}, mean over the {others} both ran with:",
-                table((side, *found.rules), rows),
+                table((side, *matrix.rules), rows),
             ]
     return ["#### What each side gains out of domain", ABOUT_GAINS, *parts] if parts else []
 
 
-def _gain(found: Board, span: Interval) -> str:
-    if math.isnan(span.mean):
+def _shown_gain(found: Interval, share: bool) -> str:
+    if math.isnan(found.mean):
         return "–"
-    points = in_points("ood", found.any_run.is_share)
-    factor, style = (100.0, ".2f") if points else (1.0, readable(span.mean))
-    text = f"{factor * span.mean:+{style}}"
-    if math.isfinite(span.half):
-        text += f" ± {factor * span.half:{style}}"
-    return _bold(text, abs(span.mean) > span.half)
+    points = in_points("ood", share)
+    factor, style = (100.0, ".2f") if points else (1.0, readable(found.mean))
+    text = f"{factor * found.mean:+{style}}"
+    if math.isfinite(found.half):
+        text += f" ± {factor * found.half:{style}}"
+    # Seeds that all agree have no spread to tell them from zero by.
+    apart = abs(found.mean) > found.half and not found.is_constant
+    return f"**{text}**" if apart else text
 
 
 def draw_maps(
@@ -120,29 +171,14 @@ def draw_maps(
     """By setting: heat maps, one for each rule that has numbers; a CSV of all seeds beside them."""
     pictures = {}
     for setting in dict.fromkeys(place.setting for place in plan):
-        found = board(suite, setting, results)
-        if found is None or not found.rules:
+        runs = pair_runs(suite, setting, results)
+        matrix = matrix_of(runs) if runs else None
+        if matrix is None or not matrix.rules:
             continue
-        write_csv(folder / f"{setting}-matrix.csv", [FIELDS, *_lines(found)])
-        lines = [
-            {"rule": rule, "objective": o, "aggregator": a, "mean": span.mean}
-            for rule in found.rules
-            for (o, a), span in found.spans("ood", rule).items()
-        ]
-        metric = found.any_run.result["primary_metric"]
-        better = found.any_run.higher_is_better("ood")
-        figure = rule_maps(lines, metric, found.target, better)
+        write_atomically(folder / f"{setting}-matrix.csv", matrix.to_csv().encode())
+        figure = matrix.picture().draw()
         label = suite.setting(setting).label
-        figure.suptitle(f"{label}: test {metric} {found.target}", fontsize=11)
+        figure.suptitle(f"{label}: test {matrix.metric} {matrix.target}", fontsize=11)
         pictures[setting] = folder / f"{setting}-matrix.png"
-        write_atomically(pictures[setting], png(figure))
+        save_figure(figure, pictures[setting])
     return pictures
-
-
-def _lines(found: Board) -> list[tuple[object, ...]]:
-    return [
-        (o, a, rule, seed, run.by_round.round_of(AT[rule]), value, run.score("clients", AT[rule]))
-        for (o, a, seed), run in found.runs.items()
-        for rule in found.rules
-        if not math.isnan(value := run.score("ood", AT[rule]))
-    ]

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.comparisons.costs import Effort, Spending, best_of, effort, spending, times_cheaper
+from fedskew.comparisons.statistics import evenness, mean, rank_correlation
 from fedskew.federate.confidence import aurc
 from fedskew.federate.metrics import CENTRAL, MAIN
-from fedskew.models import seeded
-from fedskew.papers.reading import ByRound, by_round
+from fedskew.papers.reading import DIVERGENCE, ByRound, by_round, divergences
 from fedskew.papers.scores import (
     AS_TRAINED,
     CENTRAL_METRICS,
@@ -24,21 +24,20 @@ from fedskew.papers.scores import (
     NEUTRAL,
     SHARES,
     WEIGHTS,
+    At,
     ClientScore,
     Headline,
     ScoreName,
     client_score,
-    is_macro,
+    has_own_metric,
+    how_adapted,
 )
-from fedskew.papers.statistics import evenness, mean, rank_correlation
 from fedskew.runs.experiment import Run
 from fedskew.runs.rows import Rows
-from fedskew.store import read_json
+from fedskew.store import read_arrays, read_json
 
 MADE_WITH = "made-with.json"
 """In a run's folder: the code of the suite's call that finished it."""
-DIVERGENCE = "divergence "
-"""Metrics of how far an entry of the clients' models is apart begin so; its name follows."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Measured:
         if self.headline == "central":
             return self.central_curve
         if self.headline == "ood":
-            return dict(self.by_round.selection.ood)
+            return {n: score.value for n, score in self.by_round.selection.ood.items()}
         return self.by_round.curve(self.result["primary_model"], "seen")
 
     @cached_property
@@ -98,15 +97,8 @@ class Measured:
     @cached_property
     def divergences(self) -> dict[int, dict[str, list[float]]]:
         """By round and entry of the model: how far every client's is from the clients' mean."""
-        if not self._has(split="server", metric=DIVERGENCE):
-            return {}
-        found: dict[int, dict[str, list[float]]] = {}
-        rows = self._rows.where(split="server")
-        for metric in rows.names("metric"):
-            if metric.startswith(DIVERGENCE):
-                for number, values in rows.where(metric=metric).by_round().items():
-                    found.setdefault(number, {})[metric.removeprefix(DIVERGENCE)] = values
-        return {number: found[number] for number in sorted(found)}
+        known = self._has(split="server", metric=DIVERGENCE)
+        return divergences(self._rows.where(split="server")) if known else {}
 
     def by_client(self, metric: str, asked: ClientScore = AS_TRAINED) -> dict[str, float]:
         """Every client's test score of the main model after the last round."""
@@ -114,7 +106,7 @@ class Measured:
             round=self.result["rounds"], model=self.result["primary_model"], on=asked.on,
             split="test", metric=metric,
         )  # fmt: skip
-        labels = [label for label in rows.names("adapted") if _how(label) == asked.adapted]
+        labels = [label for label in rows.names("adapted") if how_adapted(label) == asked.adapted]
         return rows.where(adapted=labels).by_client()
 
     @cached_property
@@ -123,14 +115,16 @@ class Measured:
         path = self.run.path / "predictions.npz"
         if not path.is_file():
             return None
-        with np.load(path, allow_pickle=False) as saved:
-            wanted = {"on": "unseen", "split": "test", "adapted": "none"}
-            mine = np.all([saved[name] == value for name, value in wanted.items()], axis=0)
-            return (saved["confidence"][mine], saved["correct"][mine]) if mine.any() else None
+        saved = read_arrays(path)
+        wanted = {"on": "unseen", "split": "test", "adapted": "none"}
+        mine = np.all([saved[name] == value for name, value in wanted.items()], axis=0)
+        return (saved["confidence"][mine], saved["correct"][mine]) if mine.any() else None
 
     def shots(self, on: str) -> list[int]:
         """How many samples a class these clients' models were adapted on, not at all included."""
-        labels = {_how(entry["adapted"]) for entry in self.result["scores"] if entry["on"] == on}
+        labels = {
+            how_adapted(entry["adapted"]) for entry in self.result["scores"] if entry["on"] == on
+        }
         few = {int(label.removesuffix("-shot")) for label in labels if label.endswith("-shot")}
         return sorted(few | ({0} if labels else set()))
 
@@ -143,6 +137,13 @@ class Measured:
     def is_share(self) -> bool:
         return bool(self.result["primary_metric"] == "accuracy")
 
+    @cached_property
+    def diverged(self) -> bool:
+        """Whether a loss or main score of its last or selected round is not a finite number."""
+        main = {"loss", self.result["primary_metric"]}
+        mine = [entry["mean"] for entry in self.result["scores"] if entry["metric"] in main]
+        return not all(map(math.isfinite, mine))
+
     @property
     def megabytes(self) -> float:
         sent = self.result["bytes"]
@@ -150,13 +151,13 @@ class Measured:
 
     def higher_is_better(self, score: ScoreName) -> bool:
         """Whether more speaks for an arm; of what is neither good nor bad it does."""
-        if score in (CHEAPER, *NEUTRAL, *SHARES) or is_macro(score):
+        if score in (CHEAPER, *NEUTRAL, *SHARES) or has_own_metric(score):
             return True
         if score in LOSSES or score in ("rounds", "swing"):
             return False
         return bool(self.result["higher_is_better"])
 
-    def score(self, score: ScoreName, at: str = "last", target: float | None = None) -> float:
+    def score(self, score: ScoreName, at: At = "last", target: float | None = None) -> float:
         """A score by its name (``scores.meaning`` says what each is); NaN where there is none.
 
         ``at`` says of which round, see ``scores.At``; ``target`` is what "rounds" has to reach.
@@ -187,7 +188,8 @@ class Measured:
         if score == "aurc":
             return math.nan if self.answers is None else aurc(*self.answers)
         if score == "epsilon":
-            return float((self.result.get("privacy") or {}).get("epsilon", math.nan))
+            known = (self.result.get("privacy") or {}).get("epsilon")
+            return math.nan if known is None else float(known)
         if score == "parameters":
             return self._parameters
         if score == CHEAPER:
@@ -210,7 +212,7 @@ class Measured:
 
     def _found(
         self,
-        at: str,
+        at: At,
         model: str,
         on: str,
         metric: str,
@@ -226,7 +228,7 @@ class Measured:
             return float(getattr(found, of)) if known else math.nan
         wanted = {"at": at, "model": model, "on": on, "metric": metric, "split": split}
         for entry in self.result["scores"]:
-            if wanted.items() <= entry.items() and _how(entry["adapted"]) == adapted:
+            if wanted.items() <= entry.items() and how_adapted(entry["adapted"]) == adapted:
                 return float(entry[of])
         return math.nan
 
@@ -239,26 +241,23 @@ class Measured:
 
     @cached_property
     def _parameters(self) -> float:
-        model, shape = self.result.get("model"), self.result.get("sample_shape")
-        if model is None or shape is None:
+        if self.result.get("model") is None or self.result.get("sample_shape") is None:
             return math.nan
-        module = seeded(
-            model["name"], tuple(shape), self.result["classes"], seed=0, **model["knobs"]
-        )
-        return float(sum(parameter.numel() for parameter in module.parameters()))
+        return float(sum(p.numel() for p in self.run.untrained().parameters()))
 
-    def _round(self, at: str) -> int:
-        names = {"last": "rounds", "selected": "selected_round"}
-        return int(self.result[names[at]]) if at in names else self.by_round.round_of(at)
+    def _round(self, at: At) -> int:
+        if at in ("last", "selected"):
+            return int(self.result["rounds" if at == "last" else "selected_round"])
+        return self.by_round.round_of(at)
 
-    def _central(self, metric: str, at: str) -> float:
+    def _central(self, metric: str, at: At) -> float:
         """Of the global model; where there is none, of the clients' models together."""
         found = self._found(at, "global", "central", metric)
         if not math.isnan(found):
             return found
         return self._own_central(metric, at).get(CENTRAL, math.nan)
 
-    def _own_central(self, metric: str, at: str) -> dict[str, float]:
+    def _own_central(self, metric: str, at: At) -> dict[str, float]:
         """Of the clients' models on the central test set: by client, and of all together."""
         if not self._has(metric, model="personal", on="central"):
             return {}
@@ -267,7 +266,7 @@ class Measured:
             metric=metric,
         ).by_client()  # fmt: skip
 
-    def _weights(self, at: str) -> list[float]:
+    def _weights(self, at: At) -> list[float]:
         """Every client's weight in the global model; who was not asked has none."""
         if not self._has("weight", split="server"):
             return []
@@ -276,7 +275,7 @@ class Measured:
         clients = max(e["clients"] for e in self.result["scores"] if e["on"] == "seen")
         return found + [0.0] * (clients - len(found)) if found else []
 
-    def _divergence_at(self, at: str) -> dict[str, list[float]]:
+    def _divergence_at(self, at: At) -> dict[str, list[float]]:
         return self.divergences.get(self._round(at), {}) if self.divergences else {}
 
     def _follows(self) -> float:
@@ -299,12 +298,3 @@ class Measured:
             if value >= target if higher else value <= target:
                 return float(number)
         return float(self.result["rounds"] + 1)
-
-
-def _how(adapted: str) -> str:
-    """How a model was adapted, without for how long: "2-shot 50" is "2-shot".
-
-    >>> [_how(label) for label in ("none", "2-shot 50", "fine-tuned 5")]
-    ['none', '2-shot', 'fine-tuned']
-    """
-    return adapted.partition(" ")[0]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from fedskew.comparisons.statistics import Interval
 from fedskew.papers.scores import CHEAPER, WEIGHTS, ScoreName, in_points
-from fedskew.papers.statistics import Interval
 
 CELLS: dict[ScoreName, str] = {
     **dict.fromkeys(WEIGHTS, ".2f"), "weight-entropy": ".2f", "follows": ".2f", "kept": ".1f",
@@ -47,6 +47,18 @@ def cell(found: Interval, score: ScoreName, main_is_share: bool) -> str:
     # A model is as large whatever the seed.
     shown = math.isfinite(found.half) and score != "parameters"
     return f"{text} ± {factor * found.half:{style}}" if shown else text
+
+
+def amount(value: float, points: bool) -> str:
+    """What a claim asks for, in the unit of its numbers.
+
+    >>> amount(-0.015, True), amount(0.01, True), amount(1.0, False), amount(0.0, True)
+    ('-1.5 points', '1 point', '1', '0')
+    """
+    if not points or value == 0:
+        return f"{value:g}"
+    text = f"{100 * value:g}"
+    return f"{text} point" if text in ("1", "-1") else f"{text} points"
 
 
 def span(found: Interval, score: ScoreName, main_is_share: bool, signed: bool) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fedskew.engine.arithmetic import differences
 from fedskew.papers import boxes
+from fedskew.papers.claims import Claim
 from fedskew.papers.clients import Data, client_table
 from fedskew.papers.effort import effort_tables
 from fedskew.papers.entries import Fallback
@@ -40,6 +43,8 @@ class Reproduction:
     provenance: Provenance
     wall_seconds: float
     data: Mapping[str, Data] = field(default_factory=dict)
+    stopped: Mapping[str, str] = field(default_factory=dict)
+    """By run, why it stopped: none of its numbers is on the page."""
 
 
 def page(facts: Reproduction) -> str:
@@ -68,6 +73,9 @@ def _opening(facts: Reproduction) -> list[str]:
             "**The datasets of this suite were not found. These numbers are from the scale's "
             "fallback data and say nothing about the claims.**"
         )
+    if facts.stopped:
+        parts.append("Runs that stopped, of which no number counts:")
+        parts.append("\n".join(f"- {name}: {why}" for name, why in facts.stopped.items()))
     reading = scale.reading if facts.fallback is None else []
     return parts + list(suite.notes) + (["## In short", *reading] if reading else [])
 
@@ -75,21 +83,28 @@ def _opening(facts: Reproduction) -> list[str]:
 def _verdicts(facts: Reproduction) -> list[str]:
     if not facts.verdicts:
         return []
-    rows = [(v.claim.name, v.claim.says, f"**{v.text}**") for v in facts.verdicts]
+    rows = [(_named(v.claim), v.claim.says, f"**{v.text}**") for v in facts.verdicts]
     scale = facts.suite.scale(facts.scale)
     more = "".join(f", {count} on {setting}" for setting, count in scale.seeds_on.items())
     seeds = f"{_count(scale.seeds)}{more}"
     how = (
         f"Each verdict rests on differences between two arms on the same seed ({seeds}), "
-        "with a 95 % t-interval over the seeds; positive speaks for the claim. The intervals are "
-        "not corrected for the number of comparisons. A seed draws the split, the initial model, "
-        "and the order of batches anew. A claim whose control does as well within the interval "
-        "is put down to the control."
+        "with a 95 % t-interval over the seeds; positive speaks for the claim. Intervals are of "
+        "single comparisons; what decides is p, of the paired t-test against what the claim asks "
+        "for, after Holm's correction over all comparisons of the claim. A seed draws the split, "
+        "the initial model, and the order of batches anew. Where all seeds give the same number, "
+        "nothing is decided. A claim is put down to its control if the method does not beat the "
+        "control and the control is shown to reach more than half of the method's gain; if "
+        "neither is shown, it is undecided against the control."
     )
     if any(verdict.claim.kind == "above" for verdict in facts.verdicts):
         how += " A claim about one number rests on that number's own interval over the seeds."
     parts = ["## Verdicts", table(("claim", "it says", "verdict"), rows), how]
     return parts + [_one_verdict(facts.suite, verdict) for verdict in facts.verdicts]
+
+
+def _named(claim: Claim) -> str:
+    return f"{claim.name} (our variant)" if claim.ours else claim.name
 
 
 def _count(seeds: int) -> str:
@@ -101,32 +116,45 @@ def _one_verdict(suite: Suite, verdict: Verdict) -> str:
     lines = [
         f"### {claim.name}: {verdict.text}",
         f"“{claim.says}” ({claim.source})",
-        f"Compared: {compared(suite, claim)}",
+        f"Compared: {compared(suite, claim, verdict.in_points)}",
     ]
+    if claim.ours:
+        lines.append(f"This judges {claim.ours}. To the letter: `{claim.letter}`.")
     alone = claim.kind == "above"
     # The outcome is the setting's, from all its rows: said once, beside the first.
     rows = [
         (
             suite.setting(finding.setting).label,
-            *([] if alone else [f"`{comparison.other}`"]),
-            comparison.text,
+            *([] if alone else [f"`{difference.other}`"]),
+            difference.text,
+            _shown_p(difference.p),
             "" if n else finding.text,
         )
         for finding in verdict.findings
         if finding.outcome != "not run"
-        for n, comparison in enumerate((*finding.against, *finding.controls))
+        for n, difference in enumerate((*finding.against, *finding.controls))
     ]
     if rows:
         less = "" if claim.beyond is None else f" less that on `{claim.beyond}`"
-        heads = ["setting", f"`{claim.better}` against", f"difference{less}", "outcome"]
+        heads = ["setting", f"`{claim.better}` against", f"difference{less}", "p (Holm)", "outcome"]
         if alone:
-            heads = ["setting", f"score of `{claim.side(claim.better).arm}`", "outcome"]
+            heads = ["setting", f"score of `{claim.side(claim.better).arm}`", "p (Holm)", "outcome"]
         lines.append(table(heads, rows))
     left_out = [f.setting for f in verdict.findings if f.outcome == "not run"]
     if left_out:
         there = "" if claim.beyond is None else f", there or on {claim.beyond}"
         lines.append(f"Without numbers at this scale{there}: {', '.join(left_out)}.")
     return "\n\n".join(lines)
+
+
+def _shown_p(p: float) -> str:
+    """
+    >>> [_shown_p(p) for p in (0.0304, 0.00012, float("nan"))]
+    ['0.030', '< 0.001', '–']
+    """
+    if math.isnan(p):
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _tables(facts: Reproduction) -> list[str]:
@@ -175,6 +203,8 @@ def _made_with(facts: Reproduction) -> list[str]:
     folds = [Measured(fold) for measured in facts.results.values() for fold in measured.folds]
     every = [*facts.results.values(), *folds]
     other = sorted({measured.code for measured in every} - {made.code})
+    used = [each for measured in every for each in measured.result.get("made_on", ())]
+    elsewhere = sorted({differences(each, made.arithmetic) for each in used} - {""})
     failures = sum(measured.result["failures"] for measured in every)
     computing = sum(measured.result["seconds"] for measured in every)
     again = f" and {len(folds)} that leave a client out" if folds else ""
@@ -182,7 +212,9 @@ def _made_with(facts: Reproduction) -> list[str]:
         ("fedskew", made.code),
         *([("runs finished by other code", "; ".join(other))] if other else ()),
         ("machine", f"{made.cores} cores, {made.processor}, {made.memory}"),
-        ("software", f"Python {made.python}, torch {made.torch}, {made.threads} torch thread(s)"),
+        ("software", f"Python {made.python}"),
+        ("arithmetic", ", ".join(f"{n} {v}" for n, v in made.arithmetic.items() if v)),
+        *([("runs made with other arithmetic", "; ".join(elsewhere))] if elsewhere else ()),
         ("runs", f"{len(facts.results)}{again}, in which clients failed {failures} times"),
         ("training and scoring, all runs", _minutes(computing)),
         ("this command, runs already finished not counted", _minutes(facts.wall_seconds)),

@@ -1,4 +1,4 @@
-"""A suite's matrix: every client objective with every aggregator, and patterns that name several.
+"""Pairs of a suite: every client objective with every aggregator, and patterns that name several.
 
 The pair of objective "irm" and aggregator "scaffold" is the arm "irm+scaffold". In a pattern one
 ``*`` stands for anything: "irm+*" are all arms of that objective.
@@ -14,14 +14,14 @@ from pydantic import Field, model_validator
 from fedskew.comparisons.crossing import TIMES, Pair
 from fedskew.config import Choice
 from fedskew.errors import unknown
-from fedskew.federate.recipe import methods
+from fedskew.methods import METHODS
 from fedskew.papers.entries import Arm, Fragment, Names, Part, merged
 
 JOINS, ANYTHING = "+", "*"
 
 
-class Matrix(Part):
-    """Objectives x aggregators, each pair an arm: the objective's method with the other as base."""
+class Crossing(Part):
+    """Objectives × aggregators, each pair an arm: the objective's method with the other as base."""
 
     objectives: Annotated[list[Choice], Field(min_length=1)]
     aggregators: Annotated[list[Choice], Field(min_length=1)]
@@ -33,7 +33,7 @@ class Matrix(Part):
     curves: Names = Field([], description="which pairs are drawn; none: those of the mean")
 
     @model_validator(mode="after")
-    def _check(self) -> Matrix:
+    def _check(self) -> Crossing:
         sides = {
             "objective": (self.objectives, self.objective_config),
             "aggregator": (self.aggregators, {**self.aggregator_config, **self.aggregator_on}),
@@ -100,7 +100,7 @@ class Matrix(Part):
 
 def _plain(names: Sequence[str]) -> str:
     """The one whose card says that others are measured against it, or else the first."""
-    known = methods()
+    known = METHODS
     return next((n for n in names if n in known and known[n].card.plain), names[0])
 
 

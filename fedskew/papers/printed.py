@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedskew.comparisons.statistics import Interval, interval
 from fedskew.papers.entries import Number
 from fedskew.papers.format import Suite
 from fedskew.papers.markdown import table
 from fedskew.papers.measure import Measured
 from fedskew.papers.numbers import cell
-from fedskew.papers.scores import ScoreName, client_score, in_points
-from fedskew.papers.statistics import Interval, interval
+from fedskew.papers.scores import ScoreName, client_score, in_points, which_round
 from fedskew.papers.verdict import Results
 
 
@@ -21,6 +21,7 @@ def stand_apart(suite: Suite) -> bool:
         number.word
         or number.client
         or (number.score or suite.headline) != suite.headline
+        or number.at != "last"
         or suite.in_matrix(number.arm)
         for number in suite.numbers
     )
@@ -37,12 +38,14 @@ def source_table(suite: Suite, setting: str, results: Results) -> list[str]:
             score = number.score or suite.headline
             whose = f" of client {number.client}" if number.client else ""
             ours = _ours(suite, number, runs, score)
-            what = f"{score}{whose}"
+            when = "" if number.at == "last" else f", {which_round(number.at)}"
+            what = f"{score}{whose}{when}"
             lines.append([number.where, suite.arm(number.arm).label, what, source(number), ours])
     if not lines:
         return []
-    heads = ("where", "arm", "score", "the source's", "ours, last round")
-    return ["#### The source's numbers beside ours", table(heads, lines)]
+    heads = ("where", "arm", "score", "the source's", "ours")
+    about = "Ours are of the last round, unless the score names another."
+    return ["#### The source's numbers beside ours", about, table(heads, lines)]
 
 
 def source(number: Number) -> str:
@@ -58,9 +61,10 @@ def _ours(suite: Suite, number: Number, runs: Sequence[Measured], score: ScoreNa
         found = [of_client(run, score, number.client) for run in runs]
         values = interval([value for value in found if not math.isnan(value)])
     else:
-        values = interval([run.score(score) for run in runs])
+        values = interval([run.score(score, number.at) for run in runs])
     text = cell(values, score, runs[0].is_share)
-    if not number.word or math.isnan(values.mean):
+    # One run says too little to put a word on.
+    if not number.word or math.isnan(values.mean) or values.n < 2:
         return text
     return f"{word(suite, values, in_points(score, runs[0].is_share))} ({text})"
 

@@ -6,21 +6,42 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from fedskew.errors import unknown
 
 Headline = Literal["clients", "central", "ood"]
 """The scores that have a curve over the rounds, of which a suite shows one."""
-At = Literal["last", "selected", "left-out", "oracle"]
-"""Of which round a score is: the rules of model selection, "validation" being "selected"."""
-ROUNDS: dict[At, str] = {
+Rule = Literal["last", "selected", "environment", "left-out", "oracle"]
+"""The rules of model selection, "validation" being "selected"."""
+ROUNDS: dict[Rule, str] = {
     "last": "last round",
     "selected": "selected round",
+    "environment": "round with the best score on an environment held out of training",
     "left-out": "round with the best score of clients left out of training",
     "oracle": "best round by the score out of domain, which peeks at the test data",
 }
 """What a page says of them."""
+
+
+def _known_round(at: object) -> object:
+    if at in ROUNDS or (isinstance(at, int) and at >= 1):
+        return at
+    raise ValueError(str(unknown("round (nor a number from 1)", str(at), ROUNDS)).removesuffix("."))
+
+
+At = Annotated[Rule | int, BeforeValidator(_known_round)]
+"""Of which round a score is: the one a rule picks, or this one."""
+
+
+def which_round(at: At) -> str:
+    """What a page says of a round.
+
+    >>> which_round("selected"), which_round(2)
+    ('selected round', 'round 2')
+    """
+    return f"round {at}" if isinstance(at, int) else ROUNDS[at]
+
 
 WEIGHTS: dict[str, str] = {"self-weight": "self_weight", "entropy": "row_entropy"}
 """Scores of the weights a client's model is made with, and the metric each is recorded as."""
@@ -41,6 +62,8 @@ NEUTRAL: frozenset[str] = frozenset(
     {*WEIGHTS, "divergence", "follows", "weight-entropy", "kept", "parameters"}
 )
 """Neither good nor bad: a claim that asks for more gets a positive difference."""
+STRUCTURAL: frozenset[str] = frozenset({"parameters", "epsilon"})
+"""Follow from the settings: that all seeds agree is no accident."""
 CHEAPER = "times-cheaper"
 """The score of an arm that has to be compared with a suite's baselines, see its [effort]."""
 WHOLE_RUN: frozenset[str] = frozenset(
@@ -108,17 +131,22 @@ MEANINGS: dict[str, str] = {
 WHOM = {
     "seen": "the clients' own", "unseen": "the unseen clients'", "odd": "the odd clients' own",
 }  # fmt: skip
-METRICS = {"macro-f1": "macro_f1"}
+METRICS = {"macro-f1": "macro_f1", "generic": "generic_accuracy"}
+"""Shares other than the main metric that clients are scored by."""
+MEASURES = {
+    None: "score", "macro_f1": "macro F1 score",
+    "generic_accuracy": "accuracy of the head all clients share, without their own,",
+}  # fmt: skip
 EXAMPLES = (
     "unseen", "2-shot", "unseen-2-shot", "unseen-fine-tuned", "odd", "odd-2-shot",
-    "odd-fine-tuned", "macro-f1", "unseen-macro-f1", "unseen-2-shot-macro-f1",
+    "odd-fine-tuned", "macro-f1", "unseen-macro-f1", "unseen-2-shot-macro-f1", "generic",
 )  # fmt: skip
 """Of names that are put together, for whoever mistyped one."""
 
 _PUT_TOGETHER = re.compile(
     r"(?P<on>unseen|odd)?"
     r"(?:(?:^|(?<=.)-)(?P<adapted>(?:0|[1-9]\d*)-shot|fine-tuned))?"
-    r"(?:(?:^|(?<=.)-)(?P<metric>macro-f1))?"
+    r"(?:(?:^|(?<=.)-)(?P<metric>macro-f1|generic))?"
 )
 
 
@@ -136,10 +164,10 @@ class ClientScore:
 
     @property
     def meaning(self) -> str:
-        measure = "score" if self.metric is None else "macro F1 score"
         after = {"none": "", "fine-tuned": ", after fine-tuning on their training data"}
         few = f", adapted on {self.adapted.partition('-')[0]} labelled sample(s) a class"
-        return f"mean {measure} over {WHOM[self.on]} test data{after.get(self.adapted, few)}"
+        whose = f"{WHOM[self.on]} test data{after.get(self.adapted, few)}"
+        return f"mean {MEASURES[self.metric]} over {whose}"
 
 
 AS_TRAINED = ClientScore()
@@ -163,6 +191,15 @@ def client_score(name: str) -> ClientScore | None:
     return ClientScore(found["on"] or "seen", "none" if adapted == "0-shot" else adapted, metric)
 
 
+def how_adapted(label: str) -> str:
+    """How a model was adapted, without for how long: "2-shot 50" is "2-shot".
+
+    >>> [how_adapted(label) for label in ("none", "2-shot 50", "fine-tuned 5")]
+    ['none', '2-shot', 'fine-tuned']
+    """
+    return label.partition(" ")[0]
+
+
 def known_score(name: str) -> str:
     """The name, if there is such a score."""
     if name not in MEANINGS and client_score(name) is None:
@@ -171,7 +208,8 @@ def known_score(name: str) -> str:
 
 
 ScoreName = Annotated[str, AfterValidator(known_score)]
-"""A name of ``MEANINGS``, or one put together: [unseen-|odd-][K-shot|fine-tuned][-macro-f1]."""
+"""A name of ``MEANINGS``, or one put together: whose, adapted how, by which metric, as in
+"odd-2-shot-macro-f1"; each part may be left out."""
 
 
 def meaning(score: ScoreName) -> str:
@@ -182,13 +220,14 @@ def meaning(score: ScoreName) -> str:
     return put_together.meaning
 
 
-def is_macro(score: ScoreName) -> bool:
+def has_own_metric(score: ScoreName) -> bool:
+    """Whether it is a share by its name, whatever the main metric is."""
     put_together = client_score(score)
     return put_together is not None and put_together.metric is not None
 
 
 def in_points(score: ScoreName, main_is_share: bool) -> bool:
     """Whether a score is printed as points of a hundred."""
-    if score in SHARES or is_macro(score):
+    if score in SHARES or has_own_metric(score):
         return True
     return main_is_share and score not in ("rounds", CHEAPER, *NEUTRAL, *LOSSES)

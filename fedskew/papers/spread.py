@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedskew.comparisons.statistics import Interval, mean
 from fedskew.papers.clients import Data
 from fedskew.papers.format import Suite
 from fedskew.papers.markdown import table
 from fedskew.papers.numbers import cell
-from fedskew.papers.statistics import Interval
 from fedskew.papers.verdict import Results
 
 SEED = 0
@@ -53,7 +53,7 @@ def spread_tables(suite: Suite, setting: str, results: Results, data: Data) -> l
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float, float]:
-    return sum(values) / len(values), min(values), max(values)
+    return mean(values), min(values), max(values)
 
 
 def _one(value: float, is_share: bool) -> str:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from fedskew.comparisons.runner import Shelf
-from fedskew.federate.metrics import Row
-from fedskew.federate.server import Progress, RoundRecord
+from fedskew.comparisons.runner import Observer, Runner
 from fedskew.papers.boxes import draw_boxes
-from fedskew.papers.clients import Data, look
+from fedskew.papers.clients import Data, data_of_settings
 from fedskew.papers.cost_figure import draw_costs
 from fedskew.papers.curves import draw_coverage, draw_shots, draw_trades
 from fedskew.papers.effort import with_rivals
@@ -21,44 +17,18 @@ from fedskew.papers.entries import Fallback
 from fedskew.papers.figure import draw, draw_series
 from fedskew.papers.folds import fold_cells
 from fedskew.papers.format import Suite, find_suite, load_suite, suites
+from fedskew.papers.generative_figures import draw_divergence, draw_portraits, draw_samples
 from fedskew.papers.grid import Cell, cells, missing_datasets
 from fedskew.papers.machine import Provenance, provenance
 from fedskew.papers.matrix import draw_maps
 from fedskew.papers.measure import MADE_WITH, Measured
 from fedskew.papers.page import Reproduction, page
-from fedskew.papers.pictures import draw_divergence, draw_portraits, draw_samples
 from fedskew.papers.verdict import Verdict, judge
-from fedskew.runs.experiment import Run, carry_out
-from fedskew.runs.folder import RunFolder
-from fedskew.store import write_atomically, write_json
+from fedskew.runs.experiment import Run, Tell
+from fedskew.store import sweep, write_atomically, write_json
+from fedskew.trust.consent import allow_code_in
 
-__all__ = ["Reproduced", "Step", "find_suite", "load_suite", "reproduce", "suites"]
-
-
-@dataclass(frozen=True)
-class Step:
-    """Where a suite stands; told before, during and after every run."""
-
-    number: int
-    total: int
-    cell: Cell
-    state: Literal["skipped", "started", "round", "finished"]
-    round: int = 0
-    seconds: float = 0.0
-
-    @property
-    def text(self) -> str:
-        """One line for people."""
-        cell = self.cell
-        place = f"[{self.number}/{self.total}] {cell.setting} · {cell.arm} · seed {cell.seed}"
-        place += f" · without {cell.left_out}" if cell.left_out else ""
-        if self.state == "round":
-            return f"{place}: round {self.round} of {cell.config.train.rounds}"
-        took = f" in {self.seconds:.1f} s" if self.state == "finished" else ""
-        return f"{place}: {self.state}{took}"
-
-
-Report = Callable[[Step], None]
+__all__ = ["Reproduced", "find_suite", "load_suite", "reproduce", "suites"]
 
 
 @dataclass(frozen=True)
@@ -74,19 +44,25 @@ def reproduce(
     scale: str = "smoke",
     out: str | Path = "results",
     data_dir: str | Path | None = None,
-    report: Report | None = None,
+    watch: Observer | None = None,
+    tell: Tell | None = None,
+    allow_code: bool = False,
 ) -> Reproduced:
     """Run a suite at a scale, or what is left of it, and write ``<out>/<suite>-<scale>.md``.
 
     Runs stand under ``<out>/runs`` and are never done twice: after an interruption the same call
     goes on with the round it was in. ``name`` is a suite of the package or a path ending in
     .toml. Runs that leave a client out come last, when there is a page without them already.
+    ``watch`` and ``tell`` are what they are for :func:`fedskew.compare`; a file of your own may
+    name code only with ``allow_code`` or in a trusted folder.
     """
+    if allow_code:
+        allow_code_in(name)
     suite = find_suite(name)
     folder = Path(out)
     directory = None if data_dir is None else Path(data_dir)
     plan, fallback = _plan(suite, scale, directory)
-    book = _Book(
+    writer = _PageWriter(
         suite=suite,
         scale=scale,
         command=f"fedskew reproduce {Path(name).name} --scale {scale}",
@@ -94,22 +70,21 @@ def reproduce(
         data_dir=directory,
         plan=tuple(plan),
         fallback=fallback,
-        data=look(suite, plan, directory, fallback is not None),
+        data=data_of_settings(suite, plan, directory, fallback is not None),
         made_with=provenance(),
         started=time.monotonic(),
     )
-    tell = report or (lambda step: None)
-    runs = _Runs(folder / "runs", Shelf(directory), book.made_with.code, tell)
-    done = runs.all_of(plan)
+    runner = Runner(folder / "runs", directory, watch, tell)
+    done = _run_all(runner, plan, writer.made_with.code)
     again = fold_cells(suite, scale, done)
-    if not all(runs.has_finished(cell) for cell in again):
-        book.write(done, [])
-    return book.write(done, runs.all_of(again, before=len(plan)))
+    if not all(runner.has_finished(cell.config) for cell in again):
+        writer.write(done, [], runner.stopped)
+    return writer.write(done, _run_all(runner, again, writer.made_with.code), runner.stopped)
 
 
 @dataclass(frozen=True)
-class _Book:
-    """A suite at a scale, about to become a page."""
+class _PageWriter:
+    """Makes the page of a suite at a scale, from the runs that are finished."""
 
     suite: Suite
     scale: str
@@ -123,12 +98,16 @@ class _Book:
     started: float
 
     def write(
-        self, done: Sequence[tuple[Cell, Run]], folds: Sequence[tuple[Cell, Run]]
+        self,
+        done: Sequence[tuple[Cell, Run]],
+        folds: Sequence[tuple[Cell, Run]],
+        stopped: Mapping[str, str],
     ) -> Reproduced:
         """Judge the claims, draw the figures and write the page."""
         suite, plan = self.suite, self.plan
         results = with_rivals(suite, _measured(suite, done, folds))
-        verdicts = tuple(judge(claim, results) for claim in suite.claims)
+        why_not = suite.scale(self.scale).unjudged
+        verdicts = tuple(judge(c, results, why_not.get(c.name, "")) for c in suite.claims)
         title = f"{suite.name}-{self.scale}"
         pictures = self.folder / "figures" / title
         figures = draw(suite, plan, results, pictures)
@@ -167,7 +146,10 @@ class _Book:
             provenance=self.made_with,
             wall_seconds=time.monotonic() - self.started,
             data=self.data,
+            stopped=stopped,
         )
+        sweep(self.folder, "")
+        sweep(pictures)
         path = self.folder / f"{title}.md"
         write_atomically(path, page(facts).encode())
         return Reproduced(path, verdicts)
@@ -196,48 +178,20 @@ def _plan(suite: Suite, scale: str, data_dir: Path | None) -> tuple[list[Cell], 
     return cells(suite, scale, fallback), fallback
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """Where the runs of a suite stand, and how they are done."""
-
-    path: Path
-    shelf: Shelf
-    code: str
-    tell: Report
-    done: dict[Path, Run] = field(default_factory=dict)
-    """Finished runs by their place: cells that share one share what was read of it."""
-
-    def folder(self, cell: Cell) -> RunFolder:
-        return RunFolder.of(self.shelf.identity(cell.config), self.path)
-
-    def has_finished(self, cell: Cell) -> bool:
-        return self.folder(cell).has_finished(self.shelf.identity(cell.config))
-
-    def all_of(self, plan: Sequence[Cell], before: int = 0) -> list[tuple[Cell, Run]]:
-        """Do what is left of these; ``before`` is how many were done in an earlier call."""
-        total = before + len(plan)
-        done = []
-        for number, cell in enumerate(_longest_first(plan), start=before + 1):
-            if self.has_finished(cell):
-                folder = self.folder(cell)
-                self.tell(Step(number, total, cell, "skipped"))
-                done.append((cell, self.done.setdefault(folder.path, Run(folder.path))))
-                continue
-            self.tell(Step(number, total, cell, "started"))
-            started = time.monotonic()
-            finished = carry_out(
-                self.shelf.identity(cell.config),
-                partial(self.shelf.federation, cell.config),
-                self.path,
-                _rounds_of(cell, number, total, self.tell),
-                draw=False,
-            )
+def _run_all(runner: Runner, plan: Sequence[Cell], code: str) -> list[tuple[Cell, Run]]:
+    """Run what is left of these cells; those that stop are left out."""
+    runner.total += len(plan)
+    done = []
+    for cell in _longest_first(plan):
+        repeated = runner.has_finished(cell.config)
+        run = runner.attempt(cell.config, name=cell.label)
+        if run is None:
+            continue
+        if not repeated:
             # A run finished by one version of the code is kept by the next: the page must tell.
-            write_json(finished.path / MADE_WITH, {"code": self.code})
-            seconds = time.monotonic() - started
-            self.tell(Step(number, total, cell, "finished", finished.result["rounds"], seconds))
-            done.append((cell, self.done.setdefault(finished.path, finished)))
-        return done
+            write_json(run.path / MADE_WITH, {"code": code})
+        done.append((cell, run))
+    return done
 
 
 def _longest_first(plan: Sequence[Cell]) -> list[Cell]:
@@ -255,12 +209,3 @@ def _longest_first(plan: Sequence[Cell]) -> list[Cell]:
         for cells in alike.values()
         for cell in sorted(cells, key=lambda cell: -cell.config.train.rounds)
     ]
-
-
-def _rounds_of(
-    cell: Cell, number: int, total: int, tell: Report
-) -> Callable[[Progress, RoundRecord, Sequence[Row]], None]:
-    def watch(progress: Progress, record: RoundRecord, rows: Sequence[Row]) -> None:
-        tell(Step(number, total, cell, "round", progress.round))
-
-    return watch

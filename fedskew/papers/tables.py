@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedskew.comparisons.statistics import interval
 from fedskew.papers.format import Suite
 from fedskew.papers.markdown import table
 from fedskew.papers.measure import Measured
 from fedskew.papers.numbers import cell
 from fedskew.papers.printed import source, stand_apart
-from fedskew.papers.scores import WEIGHTS, Headline, ScoreName, meaning
-from fedskew.papers.statistics import interval
+from fedskew.papers.scores import WEIGHTS, At, Headline, ScoreName, meaning
 from fedskew.papers.verdict import Results
 
-Column = tuple[str, ScoreName, str]
+Column = tuple[str, ScoreName, At]
 """Its head, the score it shows, and of which round."""
 
 COLUMNS: tuple[Column, ...] = (
@@ -36,6 +36,7 @@ CENTRAL_COLUMNS: tuple[Column, ...] = (
 OOD_COLUMNS: tuple[Column, ...] = (
     ("out of domain", "ood", "last"),
     ("selected round", "ood", "selected"),
+    ("environment round", "ood", "environment"),
     ("left-out round", "ood", "left-out"),
     ("oracle round", "ood", "oracle"),
     ("clients' own tests", "clients", "last"),
@@ -154,6 +155,9 @@ def _asked(suite: Suite) -> list[Column]:
     return [(score, score, "last") for score in suite.columns]
 
 
-def _score(runs: Sequence[Measured], score: ScoreName, at: str) -> str:
-    found = interval([measured.score(score, at) for measured in runs])
-    return cell(found, score, bool(runs) and runs[0].is_share)
+def _score(runs: Sequence[Measured], score: ScoreName, at: At) -> str:
+    values = [measured.score(score, at) for measured in runs]
+    kept = [v for m, v in zip(runs, values, strict=True) if math.isfinite(v) or not m.diverged]
+    lost = len(values) - len(kept)
+    text = cell(interval(kept), score, bool(runs) and runs[0].is_share)
+    return f"{text} (diverged in {lost} of {len(values)} seeds)" if lost else text

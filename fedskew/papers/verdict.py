@@ -1,52 +1,66 @@
-"""From scores to verdicts: paired differences over seeds, their intervals, and the controls."""
+"""From differences over seeds to verdicts: corrected tests, controls, and what is left open."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from fedskew.papers.format import Claim, Suite
-from fedskew.papers.measure import Measured
-from fedskew.papers.numbers import span
-from fedskew.papers.pairs import filled, is_pattern
-from fedskew.papers.scores import CURVES, ROUNDS, WHOLE_RUN, ScoreName, meaning
-from fedskew.papers.statistics import Interval, interval, mean
+from fedskew.comparisons.statistics import holm
+from fedskew.papers.claims import Claim
+from fedskew.papers.differences import (
+    ArmDifference,
+    ControlDifference,
+    Results,
+    alone,
+    compare_arms,
+    explaining,
+)
+from fedskew.papers.format import Suite
+from fedskew.papers.numbers import amount
+from fedskew.papers.scores import CURVES, WHOLE_RUN, ScoreName, meaning, which_round
 
-Results = Mapping[tuple[str, str, int], Measured]
-"""Finished runs by setting, arm and seed."""
+__all__ = [
+    "Outcome",
+    "Results",
+    "SettingVerdict",
+    "Verdict",
+    "compared",
+    "decide",
+    "indistinct",
+    "judge",
+    "overall",
+]  # fmt: skip
 
-Outcome = Literal["reproduced", "not reproduced", "undecided", "the control explains it", "not run"]
+LEVEL = 0.05
+"""Corrected p-values below it decide."""
+
+Outcome = Literal[
+    "reproduced",
+    "the control explains it",
+    "undecided against the control",
+    "undecided",
+    "not reproduced",
+    "diverged",
+    "not run",
+]
+ORDER: tuple[Outcome, ...] = (
+    "reproduced", "the control explains it", "undecided against the control", "undecided",
+    "not reproduced", "diverged",
+)  # fmt: skip
+"""In which outcomes of several settings are told."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """``better`` minus ``other`` on the same seeds; positive speaks for ``better``.
-
-    Where the claim looks beyond a setting, the same difference there is taken off. Without an
-    ``other`` it is the score of ``better`` itself, as it is.
-    """
-
-    other: str
-    difference: Interval
-    score: ScoreName
-    main_is_share: bool
-
-    @property
-    def text(self) -> str:
-        return span(self.difference, self.score, self.main_is_share, signed=bool(self.other))
-
-
-@dataclass(frozen=True)
-class Finding:
+class SettingVerdict:
     """What one setting says about a claim."""
 
     setting: str
     outcome: Outcome
     reason: str
-    against: tuple[Comparison, ...]
-    controls: tuple[Comparison, ...]
+    against: tuple[ArmDifference, ...]
+    controls: tuple[ControlDifference, ...]
 
     @property
     def text(self) -> str:
@@ -55,143 +69,180 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
+    """What all settings say; ``unjudged`` is why a scale cannot say anything about it."""
+
     claim: Claim
-    findings: tuple[Finding, ...]
+    findings: tuple[SettingVerdict, ...]
+    unjudged: str = ""
 
     @property
     def text(self) -> str:
+        if self.unjudged:
+            return f"not run at this scale ({self.unjudged})"
         return overall(self.findings)
 
+    @property
+    def in_points(self) -> bool:
+        """Whether its numbers are printed as points of a hundred."""
+        ran = [found for found in self.findings if found.outcome != "not run"]
+        return bool(ran) and all(difference.in_points for f in ran for difference in f.against)
 
-def compared(suite: Suite, claim: Claim) -> str:
-    """What a claim compares, in words."""
+
+def compared(suite: Suite, claim: Claim, points: bool = False) -> str:
+    """What a claim compares, in words; ``points`` says that it is about points of a hundred."""
     score = claim.side(claim.better).score if claim.kind == "above" else claim.score
     what = meaning(score).format(target=claim.target, curve=CURVES[suite.headline])
-    when = "" if score in WHOLE_RUN else f", {ROUNDS[claim.at]}"
+    when = "" if score in WHOLE_RUN else f", {which_round(claim.at)}"
+    when += f" ({claim.at_why})" if when and claim.at_why else ""
     less = (
         "" if claim.beyond is None
         else f"; the difference here minus that on {suite.setting(claim.beyond).label}"
     )  # fmt: skip
     wants = {"better": "more than", "no-worse": "no worse, by at most", "above": "itself above"}
-    asked = f"; {wants[claim.kind]} {claim.margin:g}"
+    asked = f"; {wants[claim.kind]} {amount(claim.margin, points)}"
     bar = "" if claim.kind == "better" and not claim.margin else asked
+    floor = (
+        "" if claim.floor is None
+        else f"; judged where `{claim.better}` reaches {amount(claim.floor, points)}"
+    )  # fmt: skip
     control = f" Control: {', '.join(f'`{c}`' for c in claim.control)}." if claim.control else ""
-    return f"{what}{when}{less}{bar}.{control} {claim.why}".rstrip()
+    return f"{what}{when}{less}{bar}{floor}.{control} {claim.why}".rstrip()
 
 
-def judge(claim: Claim, results: Results) -> Verdict:
-    """A verdict on a claim from the runs there are."""
-    return Verdict(claim, tuple(_finding(claim, setting, results) for setting in claim.on))
-
-
-def _finding(claim: Claim, setting: str, results: Results) -> Finding:
-    if claim.kind == "above":
-        against = [alone(claim, setting, results)]
-    else:
-        against = [compare_arms(claim, setting, other, results) for other in claim.than]
-    controls = [compare_arms(claim, setting, other, results) for other in claim.control]
-    outcome, reason = decide(
-        [c.difference for c in against],
-        {c.other: c.difference for c in controls},
-        -claim.margin if claim.kind == "no-worse" else claim.margin,
+def judge(claim: Claim, results: Results, unjudged: str = "") -> Verdict:
+    """A verdict on a claim from the runs there are; ``unjudged`` is why there can be none."""
+    if unjudged:
+        return Verdict(claim, (), unjudged)
+    bar = -claim.margin if claim.kind == "no-worse" else claim.margin
+    against = {
+        setting: [alone(claim, setting, results)]
+        if claim.kind == "above"
+        else [compare_arms(claim, setting, other, results) for other in claim.than]
+        for setting in claim.on
+    }
+    controls = {
+        setting: [compare_arms(claim, setting, other, results) for other in claim.control]
+        for setting in claim.on
+    }
+    tested = _corrected(against, bar)
+    held = _controls(against, _corrected(controls, 0.0))
+    return Verdict(
+        claim,
+        tuple(
+            _finding(claim, setting, tested[setting], held[setting], bar, results)
+            for setting in claim.on
+        ),
     )
-    return Finding(setting, outcome, reason, tuple(against), tuple(controls))
 
 
-def compare_arms(claim: Claim, setting: str, other: str, results: Results) -> Comparison:
-    """Differences between two arms, seed by seed, so what a seed does to both falls out."""
-    differences = _differences(claim, setting, other, results)
-    if claim.beyond is not None:
-        there = _differences(claim, claim.beyond, other, results)
-        differences = {seed: d - there[seed] for seed, d in differences.items() if seed in there}
-    return _compared(claim, setting, other, list(differences.values()), results)
-
-
-def alone(claim: Claim, setting: str, results: Results) -> Comparison:
-    """The score of one arm over the seeds, for a claim that compares nobody."""
-    mine = claim.side(claim.better)
-    arms = list(filled(mine.arm, _arms(setting, results)).values())
-    scores = _scores(claim, setting, arms, mine.score, results)
-    return _compared(claim, setting, "", list(scores.values()), results)
-
-
-def _compared(
-    claim: Claim, setting: str, other: str, values: Sequence[float], results: Results
-) -> Comparison:
-    mine = claim.side(claim.better)
-    arms = filled(mine.arm, _arms(setting, results)).values()
-    share = all(m.is_share for (s, a, _), m in results.items() if s == setting and a in arms)
-    return Comparison(other, interval(values), mine.score, share)
-
-
-def _arms(setting: str, results: Results) -> list[str]:
-    return list(dict.fromkeys(arm for where, arm, _ in results if where == setting))
-
-
-def _differences(claim: Claim, setting: str, other: str, results: Results) -> dict[int, float]:
-    mine, theirs = claim.side(claim.better), claim.side(other)
-    ran = _arms(setting, results)
-    here, there = filled(mine.arm, ran), filled(theirs.arm, ran)
-    if is_pattern(mine.arm) and is_pattern(theirs.arm):
-        # Like with like: where one side ran with more partners, only those of both count.
-        here, there = (
-            {star: arm for star, arm in side.items() if star in here.keys() & there.keys()}
-            for side in (here, there)
-        )
-    ours = _scores(claim, setting, list(here.values()), mine.score, results)
-    others = _scores(claim, setting, list(there.values()), theirs.score, results)
-    falls = any(
-        not measured.higher_is_better(mine.score)
-        for (where, arm, _), measured in results.items()
-        if where == setting and arm in here.values()
-    )
-    sign = -1 if falls else 1
-    return {seed: sign * (ours[seed] - others[seed]) for seed in ours if seed in others}
-
-
-def _scores(
-    claim: Claim, setting: str, arms: Sequence[str], score: ScoreName, results: Results
-) -> dict[int, float]:
-    """By seed, the mean over some arms; NaN where one of them did not run with that seed."""
-    seeds = sorted({seed for where, arm, seed in results if where == setting and arm in arms})
+def _corrected(
+    by_setting: Mapping[str, Sequence[ArmDifference]], bar: float
+) -> dict[str, list[ArmDifference]]:
+    """The same with p-values after Holm's correction over all of them."""
+    every = [found for several in by_setting.values() for found in several]
+    adjusted = iter(holm([found.tested(bar) for found in every]))
     return {
-        seed: mean(
-            [
-                results[setting, arm, seed].score(score, claim.at, claim.target)
-                if (setting, arm, seed) in results
-                else math.nan
-                for arm in arms
-            ]
-        )
-        for seed in seeds
+        setting: [replace(found, p=next(adjusted)) for found in several]
+        for setting, several in by_setting.items()
     }
 
 
-def decide(
-    against: Sequence[Interval], controls: Mapping[str, Interval], bar: float = 0.0
-) -> tuple[Outcome, str]:
-    """The outcome of one setting.
+def _controls(
+    against: Mapping[str, Sequence[ArmDifference]], controls: Mapping[str, Sequence[ArmDifference]]
+) -> dict[str, list[ControlDifference]]:
+    """The controls, and whether each explains what is gained; corrected over all of them."""
+    raw = [explaining(against[s], gap) for s, several in controls.items() for gap in several]
+    adjusted = iter(holm(raw))
+    return {
+        setting: [
+            ControlDifference(
+                gap.other, gap.by_seed, gap.score, gap.main_is_share, gap.diverged, gap.p,
+                explains=next(adjusted),
+            )
+            for gap in several
+        ]
+        for setting, several in controls.items()
+    }  # fmt: skip
 
-    The whole interval above the bar against everyone: reproduced; below it against anyone: not
-    reproduced; else undecided. A control the method does not beat with its whole interval above
-    zero takes the credit from it.
+
+def _finding(
+    claim: Claim,
+    setting: str,
+    against: Sequence[ArmDifference],
+    controls: Sequence[ControlDifference],
+    bar: float,
+    results: Results,
+) -> SettingVerdict:
+    outcome, reason = decide(against, controls, bar)
+    if claim.floor is not None and outcome != "not run":
+        own = alone(claim, setting, results)
+        if not own.difference.mean >= claim.floor:
+            outcome = "undecided"
+            least = amount(claim.floor, own.in_points)
+            reason = f"`{claim.better}` has not learnt enough to judge by: it is below {least}"
+    return SettingVerdict(setting, outcome, reason, tuple(against), tuple(controls))
+
+
+def decide(
+    against: Sequence[ArmDifference], controls: Sequence[ControlDifference], bar: float = 0.0
+) -> tuple[Outcome, str]:
+    """The outcome of one setting, and why.
+
+    Above the bar against everyone: reproduced; below it against anyone: not reproduced; else
+    undecided; all by corrected p-values. A control that is not beaten takes the credit only if
+    it is shown to reach more than half of the gain. A seed that diverged lets nothing count as
+    reproduced.
     """
-    everything = [*against, *controls.values()]
-    if any(found.n == 0 or math.isnan(found.mean) for found in everything):
+    everything = [*against, *controls]
+    lost = dict(item for found in everything for item in found.diverged.items())
+    told = "; ".join(f"{arm} diverged in {n} of {of} seeds" for arm, (n, of) in lost.items())
+    if any(not f.by_seed or math.isnan(f.difference.mean) for f in everything):
+        empty = [f for f in everything if not f.by_seed]
+        if empty and all(f.diverged for f in empty):
+            return "diverged", told
         return "not run", "an arm has no such score at this scale"
-    if any(found.n == 1 for found in everything):
+    outcome, reason = _compare(against, controls, bar)
+    if lost:
+        open_ = outcome != "not reproduced"
+        return "undecided" if open_ else outcome, "; ".join(filter(None, (reason, told)))
+    return outcome, reason
+
+
+def _compare(
+    against: Sequence[ArmDifference], controls: Sequence[ControlDifference], bar: float
+) -> tuple[Outcome, str]:
+    """The same for arms that all have finite scores."""
+    if any(found.difference.n == 1 for found in (*against, *controls)):
         return "undecided", "one seed gives no interval"
-    if any(found.high < bar for found in against):
-        return "not reproduced", f"the interval lies below {bar:g}"
-    if not all(found.low > bar for found in against):
-        return "undecided", f"the interval contains {bar:g}"
-    explained = [name for name, found in controls.items() if not found.low > 0]
-    if bar >= 0 and explained:
-        return "the control explains it", f"not above {', '.join(explained)} beyond the interval"
+    asked = amount(bar, all(found.in_points for found in against))
+    decided = [found.p < LEVEL for found in against]
+    above = [found.difference.mean > bar for found in against]
+    if any(yes and not high for yes, high in zip(decided, above, strict=True)):
+        return "not reproduced", f"the interval lies below {asked}"
+    if not all(decided):
+        return "undecided", _why_open([f for f in against if not f.p < LEVEL], bar, asked)
+    if bar < 0:
+        if any(found.difference.high < 0 for found in against):
+            return "reproduced", f"worse, but by less than {asked.removeprefix('-')}"
+        return "reproduced", "the same on every seed" if all(f.is_same for f in against) else ""
+    unbeaten = [c for c in controls if not (c.p < LEVEL and c.difference.mean > 0)]
+    if explains := [c.other for c in unbeaten if c.explains < LEVEL]:
+        return "the control explains it", f"over half of the gain without it: {', '.join(explains)}"
+    if unbeaten:
+        names = ", ".join(c.other for c in unbeaten)
+        return "undecided against the control", f"neither above {names} nor shown to be no better"
     return "reproduced", ""
 
 
-def overall(findings: Sequence[Finding]) -> str:
+def _why_open(undecided: Sequence[ArmDifference], bar: float, asked: str) -> str:
+    if any(found.is_chance for found in undecided):
+        return "all seeds gave the same number"
+    if any(found.difference.low <= bar <= found.difference.high for found in undecided):
+        return f"the interval contains {asked}"
+    return f"not beyond {asked} once corrected for the number of comparisons"
+
+
+def overall(findings: Sequence[SettingVerdict]) -> str:
     """One line for all settings of a claim."""
     ran = [finding for finding in findings if finding.outcome != "not run"]
     if not ran:
@@ -202,10 +253,7 @@ def overall(findings: Sequence[Finding]) -> str:
     if len(places) == 1:
         reasons = {finding.reason for finding in ran} - {""}
         return ran[0].outcome + (f" ({'; '.join(sorted(reasons))})" if reasons else "")
-    order: tuple[Outcome, ...] = (
-        "reproduced", "the control explains it", "undecided", "not reproduced",
-    )  # fmt: skip
-    parts = [f"{o} on {', '.join(places[o])}" for o in order if o in places]
+    parts = [f"{o} on {', '.join(places[o])}" for o in ORDER if o in places]
     if "reproduced" in places:
         parts[0] = parts[0].replace("reproduced on", "reproduced only on", 1)
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""How the server turns the clients' updates into a target; ``fedskew.parts.step`` goes there."""
+"""How the server turns the clients' updates into a target (``fedskew.parts.step`` moves to it)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskew.parts.accounting import Noising
 from fedskew.parts.begin import Opening
 from fedskew.types import Groups, Tensors
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one client sent back: its shared tensors, how much work it did, and its reports."""
+    """What one client sent: its shared tensors, how much work it did, and its reports."""
 
     client: str
     tensors: Tensors
@@ -27,10 +28,10 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class ClientMatrix:
     """A number for every pair of clients: how the row's client sees the column's.
 
-    Computed when somebody looks, for most rounds' matrices are never kept.
+    It is computed on demand, because most rounds' matrices are never kept.
     """
 
     clients: tuple[str, ...]
@@ -45,12 +46,12 @@ class Matrix:
 class ServerState:
     """All the server holds: the shared model, models made for single clients, and its memory.
 
-    ``memory`` survives from round to round (variates, discrepancies, fingerprints); ``buffers``
-    names the entries of ``shared`` that are statistics (BatchNorm's), which are averaged and never
-    stepped along. The others speak of this round only: ``round`` is its number and ``rng`` a random
-    stream for it; ``unstepped`` names further entries of a target that are taken as they are; for
-    the record, ``notes`` are sentences, ``measured`` numbers by client and name, ``matrices`` what
-    was found about pairs of clients.
+    ``memory`` is kept from round to round (variates, discrepancies, fingerprints); ``buffers``
+    names the entries of ``shared`` that are statistics (BatchNorm's), which are averaged and take
+    no part in the server step. The other fields are about this round only: ``round`` is its number
+    and ``rng`` a random stream for it; ``unstepped`` names further entries of a target that are
+    taken as they are. For the record, ``notes`` are sentences, ``measured`` are numbers by client
+    and name, ``matrices`` are numbers about pairs of clients.
     """
 
     shared: Tensors
@@ -59,7 +60,7 @@ class ServerState:
     notes: tuple[str, ...] = ()
     buffers: frozenset[str] = frozenset()
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
-    matrices: dict[str, Matrix] = field(default_factory=dict)
+    matrices: dict[str, ClientMatrix] = field(default_factory=dict)
     round: int = 0
     rng: np.random.Generator | None = None
     unstepped: frozenset[str] = frozenset()
@@ -77,17 +78,17 @@ class Weighting:
     def measured(
         self, updates: Sequence[Update], weights: Sequence[float], state: ServerState
     ) -> dict[str, dict[str, float]]:
-        """Numbers by client for the record, given the weights as they were used."""
+        """Numbers by client for the record, given the weights that were used."""
         return {}
 
     def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
-        """Who need not be asked to train is left out: their weight is known to be zero."""
+        """The clients to ask to train: without those whose weight is known to be zero."""
         return clients
 
 
 @dataclass(frozen=True)
 class BySize(Weighting):
-    """In proportion to the client's training samples."""
+    """In proportion to the client's number of training samples."""
 
     def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
         return torch.tensor([float(update.size) for update in updates], dtype=torch.float64)
@@ -95,7 +96,7 @@ class BySize(Weighting):
 
 @dataclass(frozen=True)
 class BySteps(Weighting):
-    """In proportion to the client's steps, which is its number of batches."""
+    """In proportion to the client's number of steps, i.e. of batches."""
 
     def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
         return torch.tensor([float(update.steps) for update in updates], dtype=torch.float64)
@@ -114,25 +115,30 @@ class Aggregator:
     server has a memory that clients must see. Methods built on others ask what one can do."""
 
     broadcasts: tuple[str, ...] = ()
-    """Groups of the memory that travel to the clients with the model."""
+    """Groups of the memory that are sent to the clients with the model."""
     several: bool = False
-    """Whether it makes more than one model, as one per client: no one target to step towards."""
+    """Whether it makes more than one model, e.g. one per client: there is no single target."""
     weighting: Weighting | None = None
-    """How it weighs clients, where it does: a field of that name can be given another value."""
+    """How it weighs clients, if it does: a field of that name can be replaced."""
 
     @property
     def averages(self) -> bool:
-        """Whether all it learns from the updates is the weighted mean of their models."""
+        """Whether the weighted mean of the models is all it uses of the updates."""
         return False
 
+    @property
+    def noising(self) -> Noising | None:
+        """The clipping and noise that bound all it learns from the updates' models, if any do."""
+        return None
+
     def reweighted(self, weighting: Weighting) -> Self | None:
-        """The same with another weighting; none where clients are not weighed."""
+        """The same aggregator with another weighting; None if it does not weigh clients."""
         if self.weighting is None:
             return None
         return cast(Self, replace(cast(Any, self), weighting=weighting))
 
     def with_divergence(self) -> Aggregator | None:
-        """The same that also records how far clients are from the mean; none if it cannot."""
+        """The same, recording also how far clients are from the mean; None if it cannot."""
         return None
 
     def start(self, opening: Opening) -> Groups:
@@ -140,26 +146,22 @@ class Aggregator:
         return {}
 
     def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
-        """Those of the clients it makes sense to ask."""
+        """Those of the clients that should be asked to train."""
         return clients
 
     def aggregate(self, state: ServerState, updates: Sequence[Update], clients: int) -> ServerState:
-        """The target, from at least one update; ``clients`` counts all, also the absent.
+        """The target, from at least one update; ``clients`` counts all clients, absent ones too.
 
         It is the state with ``shared`` (and ``personal``) where the updates point to, and with the
         memory of the next round; the recipe's step then moves towards ``shared``.
         """
         raise NotImplementedError
 
-    def spent(self, rounds: int, per_round: int, clients: int) -> dict[str, float] | None:
-        """What so many rounds tell about a client at most, where that is bounded."""
-        return None
-
 
 def normalised(
     weighting: Weighting, updates: Sequence[Update], state: ServerState
 ) -> tuple[list[float], tuple[str, ...]]:
-    """Weights that sum to one; where all are zero or one is not a number, sizes take over."""
+    """Weights that sum to one; by size if all are zero or one is not a number."""
     weights = weighting.weights(updates, state)
     total = float(weights.sum())
     if total > 0 and bool(torch.isfinite(weights).all()):
@@ -195,7 +197,7 @@ class Mean(Aggregator):
 
     @property
     def averages(self) -> bool:
-        # A subclass does more, unless it says itself that it does not.
+        # A subclass does more, unless it overrides this.
         return type(self) is Mean
 
     def with_divergence(self) -> Mean:
@@ -217,7 +219,7 @@ class Mean(Aggregator):
 
 @dataclass(frozen=True)
 class MeanAndVolunteer(Mean):
-    """The mean, but of some parts the first client's by name: one shows its own to newcomers."""
+    """The mean, but some parts are those of the first client by name, for newcomers."""
 
     volunteers: tuple[str, ...] = ()
 
@@ -230,7 +232,7 @@ class MeanAndVolunteer(Mean):
 
 
 def distances(tensors: Tensors, mean: Tensors) -> dict[str, float]:
-    """By entry of weights (biases left out): the distance from the mean, over the mean's length.
+    """Per weight entry (without biases): the distance from the mean over the mean's norm.
 
     >>> distances({"w": torch.tensor([[3.0, 0.0]])}, {"w": torch.tensor([[2.0, 0.0]])})
     {'w': 0.5}
@@ -265,7 +267,7 @@ class MeanWithVariates(Mean):
 class NormalisedMean(Aggregator):
     """FedNova's x - τ_eff·Σ p_k·(x - y_k)/a_k with τ_eff = Σ p_k·a_k.
 
-    a_k, the length of a client's accumulated gradients, is what ``LocalLength`` reports.
+    a_k, the length of a client's accumulated gradients, is reported by ``LocalLength``.
     """
 
     weighting: Weighting = field(default_factory=BySize)

@@ -1,4 +1,4 @@
-"""Steps a client takes by comparing its environments' gradients, or by weighing their losses."""
+"""Client steps that compare its environments' gradients or weigh their losses."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 SHARES = "log_shares"
 """GroupDRO's memory: the logarithm of every environment's share of the loss."""
 EPSILON = 1e-8
-"""Adam's, which is added to the root of its second moment."""
+"""Adam's ε, which is added to the root of its second moment."""
 ROUNDING = 1e-6
-"""How far a threshold on a count of signs may be off."""
+"""The tolerance of a threshold on a count of signs."""
 ALONE_VARIANCE = 1e-17
-"""Stands for the variance of one environment's gradient, which does not exist."""
+"""Replaces the variance of one environment's gradient, which does not exist."""
 LEAST_VARIANCE = 1e-30
-"""Gradients that are all alike agree entirely; the variance is only divided by."""
+"""The least variance: equal gradients agree completely, and the variance is a divisor."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class PerEnvironment(EnvironmentErm):
         super().check(module, roster, batch_size)
         if trains_batch_statistics(module):
             raise ConfigError(
-                "this method passes each environment through the model by itself, which BatchNorm "
-                "would see as so many batches: choose a model without it, such as "
-                "'cnn-groupnorm', 'cnn' or 'mlp'."
+                "this method passes each environment through the model separately, which "
+                "BatchNorm and the like would see as separate batches: choose a "
+                "model without them, such as 'cnn-groupnorm', 'cnn' or 'mlp'."
             )
 
 
@@ -70,9 +70,10 @@ def gradients_by_environment(
 ) -> tuple[list[Tensors], Tensor, Tensors]:
     """Every environment's gradient and risk [E], and the buffers, which stay as they are.
 
-    An environment the client lacks has risk and gradient 0. One after the other: under vmap the
-    filters of a convolution get one gradient an environment by a grouped convolution, which has
-    no fast kernel; and a stack of large gradients leaves the core's cache.
+    An environment the client lacks has risk and gradient 0. Environments are processed one after
+    the other: under vmap the filters of a convolution get one gradient per environment by a grouped
+    convolution, which has no fast kernel; and a stack of large gradients does not fit into the
+    core's cache.
     """
     follow = grad_and_value(risk_on(module, fixed))
     results = [follow(trained, *samples) for samples in zip(*samples_of(batch), strict=True)]
@@ -86,14 +87,14 @@ def total(tensors: Iterable[Tensor]) -> Tensor:
 
 
 class Masked(PerEnvironment):
-    """The mean gradient, entry by entry times how far environments agree on it.
+    """The mean gradient, each entry multiplied by how far environments agree on it.
 
-    Divided by the mean of the mask over a tensor, so that its steps keep their length.
+    It is divided by the mean of the mask over a tensor, so that steps keep their length.
     """
 
     def mask(self, gradients: list[Tensor], mean: Tensor, present: Tensor) -> Tensor:
-        """0 to 1 for each entry of one tensor, given every environment's gradient and their
-        mean; those of absent environments are 0."""
+        """A factor from 0 to 1 for each entry of one tensor, given every environment's gradient
+        and their mean; gradients of absent environments are 0."""
         raise NotImplementedError
 
     def gradient(
@@ -128,7 +129,7 @@ class AndMask(Masked):
 
 @dataclass(frozen=True)
 class SandMask(Masked):
-    """The same, smoothly: max(0, tanh(k·(|mean sign| - τ)/variance over environments))."""
+    """A smooth mask: max(0, tanh(k·(|mean sign| - τ)/variance over environments))."""
 
     tau: float = 0.5
     k: float = 10.0
@@ -157,11 +158,11 @@ class SandMask(Masked):
 
 @dataclass(frozen=True)
 class Mldg(PerEnvironment):
-    """Meta-learning, first order: a step in one environment should help in another, too.
+    """Meta-learning, first order: a step in one environment should also help in another.
 
-    Environments stand in a random circle, and each, i, has the next one, j: the client follows
-    the mean of G_i + β·G_j(where one step along G_i leads). The step is the first one its own
-    optimiser would take; the loss is the mean of L_i + β·L_j there.
+    Environments are arranged in a random circle, and j is the one after i: the client follows the
+    mean of G_i + β·G_j, where G_j is taken after one step along G_i. That step is the first one its
+    own optimiser would take; the loss is the mean of L_i + β·L_j there.
     """
 
     beta: float = 1.0
@@ -196,16 +197,16 @@ class Mldg(PerEnvironment):
 
     @staticmethod
     def _first(gradient: Tensor, client: Context) -> Tensor:
-        """The direction of the optimiser's first step, which of Adam is g/(|g| + ε)."""
+        """The direction of the optimiser's first step; for Adam it is g/(|g| + ε)."""
         adaptive = client["adaptive"]
-        # One division for both kinds: this goes over every parameter in every environment.
+        # One division for both optimisers: this covers every parameter in every environment.
         return gradient / torch.addcmul(
             1.0 - adaptive + EPSILON * adaptive, adaptive, gradient.abs()
         )
 
 
 def successors(batch: Batch) -> Tensor:
-    """Who follows each environment in a circle of all that are present, drawn anew each step."""
+    """The successor of each environment in a circle of those present, drawn at each step."""
     draws = batch.by_environment(batch.noise["order"])[:, 0]
     circle = torch.where(batch.present > 0, draws, math.inf).argsort()
     place = circle.argsort() + 1
@@ -214,10 +215,10 @@ def successors(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class GroupDro(EnvironmentErm):
-    """Σ q_e·L_e: the worse off an environment is, the more its share q_e grows, step by step.
+    """Σ q_e·L_e: the larger an environment's loss, the more its share q_e grows at each step.
 
-    First q_e <- q_e·exp(η·L_e) over the environments a client has, then q is normalised; all are
-    alike at the start, and the client remembers q.
+    First q_e <- q_e·exp(η·L_e) over the environments a client has, then q is normalised; all
+    shares are equal at the start, and the client remembers q.
     """
 
     eta: float = 0.01

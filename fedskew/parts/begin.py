@@ -1,4 +1,4 @@
-"""What the server has before the first round, and what a client starts from in every one."""
+"""What the server has before the first round, and what a client starts from in each round."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from fedskew.engine.streams import torch_seed
 from fedskew.models import redrawn
 from fedskew.parts.report import SHARED
 from fedskew.parts.select import NOTHING, Select
+from fedskew.rng import torch_seed
 from fedskew.types import Groups, Tensors
 
 
@@ -18,8 +18,8 @@ from fedskew.types import Groups, Tensors
 class Opening:
     """What the server has before the first round.
 
-    ``shared`` is what will be sent of the initial model, statistics included; ``clients`` names
-    all who may train, and ``seed`` is the server's own.
+    ``shared`` is the part of the initial model that will be sent, with its statistics; ``clients``
+    names all clients that may train, and ``seed`` is the server's own.
     """
 
     module: nn.Module
@@ -29,12 +29,12 @@ class Opening:
 
     @property
     def parameters(self) -> Tensors:
-        """What is shared without statistics."""
+        """The shared entries without statistics."""
         known = dict(self.module.named_parameters())
         return {name: t for name, t in self.shared.items() if name in known}
 
     def another(self, number: int) -> Tensors:
-        """What would be sent of a further initial model: every number draws its own."""
+        """The shared part of a further initial model; each number gives a different one."""
         drawn = redrawn(self.module, torch_seed(self.seed, number))
         return {name: drawn[name].to(t.device) for name, t in self.shared.items()}
 
@@ -43,11 +43,11 @@ class Opening:
 class Start:
     """What a client has when it is asked to train or to be scored.
 
-    ``initial`` is the model before anybody trained, ``sent`` what the server sent of it,
+    ``initial`` is the model before any training, ``sent`` the part that the server sent,
     ``private`` and ``broadcast`` are the client's own groups and the server's. ``loss`` gives the
     mean loss of a whole model on the client's training data, of which there are ``samples``;
-    ``seed`` is the client's own, the same in every round. ``trains`` says that it is about to
-    train and not to be scored.
+    ``seed`` is the client's own, the same in every round. ``trains`` says that the client is about
+    to train and not to be scored.
     """
 
     module: nn.Module
@@ -62,15 +62,15 @@ class Start:
 
     @property
     def received(self) -> Tensors:
-        """What was sent, completed by what the client keeps to itself."""
+        """What was sent, completed by the client's private entries."""
         return {**self.initial, **self.sent, **self.private.get(SHARED, {})}
 
 
 @dataclass(frozen=True)
 class Begun:
-    """The whole model to train or to score, and what was found out on the way.
+    """The whole model to train or to score, and what was found when choosing it.
 
-    Reports see ``found`` (``Finished.found``) and may send it; by itself it does not travel.
+    Reports see ``found`` (``Finished.found``) and may send it; otherwise it is not sent.
     """
 
     model: Tensors
@@ -79,26 +79,26 @@ class Begun:
 
 @dataclass(frozen=True)
 class Begin:
-    """Starts from what was sent, completed by what the client keeps: the base of all others."""
+    """Starts from what was sent, completed by what the client keeps; base of all others."""
 
     personal = False
-    """Whether clients that were sent the same may start from different models."""
+    """Whether clients that were sent the same tensors may start from different models."""
 
     @property
     def keeps(self) -> Select:
-        """Entries that are shared, but that a client goes on with as it last had them."""
+        """Shared entries that a client nevertheless continues with as it last had them."""
         return NOTHING
 
     def begin(self, start: Start) -> Begun:
-        """What a client trains from, or is scored with, also one that was never seen before."""
+        """The model a client trains from or is scored with; unseen clients too."""
         return Begun(start.received)
 
 
 @dataclass(frozen=True)
 class Own(Begin):
-    """Goes on with its own entries although they are shared; newcomers get the server's.
+    """Continues with the client's own entries although they are shared; newcomers get the server's.
 
-    With ``apart`` clients that keep everything begin with models drawn at random, each its own.
+    With ``apart``, clients that keep everything start from different random models.
     """
 
     entries: Select

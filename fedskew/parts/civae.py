@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedskew.errors import ConfigError
 from fedskew.parts.generative import (
+    Divergence,
     Encoded,
+    Reconstruction,
     Reduction,
-    check_reductions,
-    check_weights,
+    Sampled,
     divergence,
     latent_of,
     squared_error,
 )
 from fedskew.parts.objective import Batch, Bound, Context, Objective, classified
+from fedskew.registry.knobs import Knob, check_fields
 from fedskew.types import Tensors
 
 
@@ -34,23 +36,26 @@ class CivaeLoss(Objective):
     ``sampled``.
     """
 
-    beta: float = 1.0
-    alpha: float = 3.0
-    l1: float = 0.0
-    scale: float = 0.5
-    reconstruction: Reduction = "sum"
-    kl: Reduction = "mean"
-    l1_reduction: Reduction = "sum"
-    classifies: Encoded = "sample"
-    sampled: bool = False
+    beta: Annotated[
+        float, Knob("weight of the codes' divergence", ge=0, tries=(0.1, 1.0, 10.0))
+    ] = 1.0
+    alpha: Annotated[
+        float, Knob("weight of the classifier's cross-entropy", ge=0, tries=(1.0, 3.0, 10.0))
+    ] = 3.0
+    l1: Annotated[float, Knob("weight of the L1 norm of all layers' weights", ge=0)] = 0.0
+    scale: Annotated[float, Knob("factor on the codes' deviation when a code is drawn", ge=0)] = 0.5
+    reconstruction: Reconstruction = "sum"
+    kl: Divergence = "mean"
+    l1_reduction: Annotated[Reduction, Knob("of the absolute weights")] = "sum"
+    classifies: Annotated[
+        Encoded, Knob("the classifier learns from a drawn code or from the mean code")
+    ] = "sample"
+    sampled: Sampled = False
     needs = ("encoder", "decoder", "classifier")
     draws = True
 
     def __post_init__(self) -> None:
-        check_weights(self, "beta", "alpha", "l1", "scale")
-        check_reductions(self, "reconstruction", "kl", "l1_reduction")
-        if self.classifies not in ("sample", "mean"):
-            raise ConfigError(f"classifies must be 'sample' or 'mean', not {self.classifies!r}.")
+        check_fields(self)
 
     def noise(self, module: nn.Module, samples: int) -> dict[str, tuple[int, ...]]:
         return {"codes": (samples, latent_of(module))}
@@ -80,7 +85,7 @@ class CivaeLoss(Objective):
         return mean, log_variance, mean + deviation * batch.noise["codes"]
 
     def _lengths(self, model: Bound) -> Tensor:
-        """The absolute weights, added up or averaged."""
+        """The sum or the mean of the absolute weights."""
         weights = [model.tensors[name] for name, p in model.module.named_parameters() if p.ndim > 1]
         total = torch.stack([weight.abs().sum() for weight in weights]).sum()
         count = sum(weight.numel() for weight in weights)

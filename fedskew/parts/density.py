@@ -1,4 +1,4 @@
-"""Training density estimators, and the best one a client has had."""
+"""Training density estimators, and keeping a client's best one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DensityLoss(Objective):
 
 
 def within_unit(roster: Roster) -> bool:
-    """Whether all values lie in 0..1, as a MADE of binary or grey inputs needs them."""
+    """Whether all values lie in 0..1, as a MADE for binary or grey inputs needs."""
     return roster.low >= 0 and roster.high <= 1
 
 
@@ -64,17 +64,19 @@ def made_of(model: Bound) -> Made:
 
 
 def explained(model: Bound, x: Tensor) -> Tensor:
-    """The same for many samples, portion by portion, without gradients."""
+    """The same for many samples, in portions, without gradients."""
     with torch.no_grad():
         return torch.cat([log_conditionals(model, part) for part in in_parts(x)])
 
 
 @dataclass(frozen=True)
 class KeepBest(Report):
-    """Keeps the client's model of the round that explained its validation data best.
+    """Keeps the client's model of the round with the best likelihood of its validation data.
 
-    A client without validation data keeps its newest. Nothing is sent.
+    A client without validation data keeps its newest model. Nothing is sent.
     """
+
+    tells = ""
 
     def report(self, finished: Finished) -> Reported:
         x, _ = finished.samples("validation")

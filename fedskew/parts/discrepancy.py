@@ -1,23 +1,30 @@
-"""How far a client is from what all should hold, and weights that take it into account."""
+"""How far a client's data are from what all should hold, and weights based on that."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import BySize, ServerState, Update, Weighting
 from fedskew.parts.report import Finished, Report, Reported
+from fedskew.registry.knobs import Knob, check_fields
 from fedskew.types import Groups
 
 Metric = Literal["kl", "l1", "l2", "cosine"]
-AllZero = Literal["size", "best"]
+AllZero = Annotated[
+    Literal["size", "best"],
+    Knob("weights if all would be zero: by size, or only the best client"),
+]
+Alpha = Annotated[
+    float,
+    Knob("how much one unit of discrepancy lowers a client's share", ge=0, tries=(0.1, 0.5, 0.9)),
+]
+Bonus = Annotated[float, Knob("added to every client's share")]
 
 DISCREPANCY = "discrepancy"
 
@@ -30,7 +37,7 @@ def label_discrepancy(counts: Tensor, metric: Metric) -> float:
     """
     share = counts / counts.sum()
     equal = torch.full_like(share, 1.0 / len(share))
-    # Rounding can take equal shares below zero, and below zero means unknown.
+    # Rounding can make this slightly negative for equal shares, and negative means unknown.
     if metric == "kl":
         return max(0.0, float(torch.special.xlogy(share, share / equal).sum()))
     if metric == "cosine":
@@ -42,12 +49,12 @@ def label_discrepancy(counts: Tensor, metric: Metric) -> float:
 class LabelDiscrepancy(Report):
     """Sends one number: how far the client's labels are from being equally frequent."""
 
-    metric: Metric = "kl"
+    metric: Annotated[Metric, Knob("distance of the client's label shares from equal ones")] = "kl"
     group: str = DISCREPANCY
+    tells = "how lopsided their labels are"
 
     def __post_init__(self) -> None:
-        if self.metric not in ("kl", "l1", "l2", "cosine"):
-            raise ConfigError(f"metric must be one of kl, l1, l2, cosine, not {self.metric!r}.")
+        check_fields(self)
 
     def report(self, finished: Finished) -> Reported:
         labels = finished.samples()[1]
@@ -58,27 +65,21 @@ class LabelDiscrepancy(Report):
 
 @dataclass(frozen=True)
 class ByDiscrepancy(Weighting):
-    """max(0, n_k - α·d_k + b), n_k the share of all samples; d is divided by its sum if asked.
+    """max(0, n_k - α·d_k + b), n_k the share of all samples; ``normalise`` divides d by its sum.
 
-    A client's d is what it reported now, or what the server remembers of it; whoever was never
-    heard of counts as the mean of those who were. Before anybody was, sizes decide. A negative d
-    could not be computed and counts as the largest. Where every weight is zero the sizes take
-    over, or, with ``all_zero="best"``, the client with the largest n_k - α·d_k + b alone.
+    A client's d is what it reported now, or what the server remembers; a client that never
+    reported has the mean of the others. Before any report, weights are by size. A negative d
+    could not be computed and counts as the largest. If every weight is zero, weights are by size
+    or, with ``all_zero="best"``, only the client with the largest n_k - α·d_k + b has weight.
     """
 
-    alpha: float
-    b: float
-    normalise: bool
+    alpha: Alpha
+    b: Bonus
+    normalise: Annotated[bool, Knob("divide discrepancies by their sum")]
     all_zero: AllZero = "size"
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "b"):
-            if not math.isfinite(getattr(self, name)):
-                raise ConfigError(f"{name} must be a finite number, not {getattr(self, name)}.")
-        if self.alpha < 0:
-            raise ConfigError(f"alpha must not be negative, not {self.alpha}.")
-        if self.all_zero not in ("size", "best"):
-            raise ConfigError(f"all_zero must be 'size' or 'best', not {self.all_zero!r}.")
+        check_fields(self)
 
     def raw(self, sizes: Tensor, found: Tensor) -> Tensor:
         """n_k - α·d_k + b."""
@@ -113,7 +114,7 @@ class ByDiscrepancy(Weighting):
 
 
 def _known(updates: Sequence[Update], state: ServerState) -> dict[str, float]:
-    """The discrepancies of those who sent one, now or earlier."""
+    """The discrepancies of the clients that sent one, now or earlier."""
     remembered = numbers(state.memory, DISCREPANCY, "d")
     sent = [u for u in updates if DISCREPANCY in u.reports]
     return {**remembered, **{u.client: float(u.reports[DISCREPANCY]["d"]) for u in sent}}
@@ -122,7 +123,7 @@ def _known(updates: Sequence[Update], state: ServerState) -> dict[str, float]:
 def _recorded(
     weights: Mapping[str, float], found: Mapping[str, float], memory: Groups
 ) -> dict[str, dict[str, float]]:
-    """By client: its weight, and what is known about it."""
+    """By client: its weight, and the numbers known about it."""
     active = numbers(memory, DISCREPANCY, "active")
     columns = {"weight": weights, "discrepancy": found, "active_dimensions": active}
     return {
@@ -132,7 +133,7 @@ def _recorded(
 
 
 def numbers(memory: Groups, group: str, name: str) -> dict[str, float]:
-    """What clients sent under a name, by client, as the server's memory holds it."""
+    """What clients sent under a name, by client, from the server's memory."""
     ending = f"/{name}"
     return {
         key.removesuffix(ending): float(value)
@@ -142,23 +143,29 @@ def numbers(memory: Groups, group: str, name: str) -> dict[str, float]:
 
 
 def one_hot(place: int, like: Tensor) -> Tensor:
-    """All weight in one place."""
+    """All weight on one client."""
     weights = torch.zeros_like(like)
     weights[place] = 1.0
     return weights
 
 
-Control = Literal["none", "best", "random", "labels"]
+Control = Annotated[
+    Literal["none", "best", "random", "labels"],
+    Knob(
+        "what replaces the weights, to see what they add: nothing; only the 'best' client; "
+        "as many clients at 'random'; FedDisco's 'labels' weights, equally uneven"
+    ),
+]
 LABELS = "label-discrepancy"
 
 
 @dataclass(frozen=True)
-class Settled(Weighting):
-    """Weights made once, from what an earlier stage handed over: ``rule`` on every client's d.
+class FixedWeights(Weighting):
+    """Weights computed once, by ``rule`` from the discrepancies an earlier stage handed over.
 
-    Who has none is not asked to train. ``control`` puts something in the weights' place that
-    lacks the method's idea: "best" gives everything to the client the rule likes most; "random"
-    keeps as many clients as the rule does, drawn by lot, by size; "labels" takes label
+    Clients without weight are not asked to train. ``control`` replaces the weights by some that
+    lack the method's idea: "best" gives everything to the client with the largest weight; "random"
+    keeps as many clients as the rule does, drawn at random, weighted by size; "labels" takes label
     discrepancies, with the α that makes the weights as uneven as the rule's.
     """
 
@@ -166,13 +173,10 @@ class Settled(Weighting):
     control: Control = "none"
 
     def __post_init__(self) -> None:
-        if self.control not in ("none", "best", "random", "labels"):
-            raise ConfigError(
-                f"control must be one of none, best, random, labels, not {self.control!r}."
-            )
+        check_fields(self)
 
-    def settled(self, memory: Groups) -> dict[str, float]:
-        """The weight of every client the memory knows."""
+    def fixed(self, memory: Groups) -> dict[str, float]:
+        """The weight of every client in the memory."""
         known = numbers(memory, DISCREPANCY, "d")
         clients = sorted(known)
         if not clients:
@@ -196,19 +200,19 @@ class Settled(Weighting):
         return dict(zip(clients, weights.tolist(), strict=True))
 
     def wanted(self, clients: Sequence[str], state: ServerState) -> Sequence[str]:
-        settled = self.settled(state.memory)
-        return [c for c in clients if settled.get(c, 0.0) > 0] or clients
+        fixed = self.fixed(state.memory)
+        return [c for c in clients if fixed.get(c, 0.0) > 0] or clients
 
     def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
-        settled = self.settled(state.memory)
-        if not settled:
+        fixed = self.fixed(state.memory)
+        if not fixed:
             return BySize().weights(updates, state)
-        return torch.tensor([settled.get(u.client, 0.0) for u in updates], dtype=torch.float64)
+        return torch.tensor([fixed.get(u.client, 0.0) for u in updates], dtype=torch.float64)
 
     def measured(
         self, updates: Sequence[Update], weights: Sequence[float], state: ServerState
     ) -> dict[str, dict[str, float]]:
-        """Everybody's numbers, also of those who were not asked."""
+        """The numbers of all clients, including those that were not asked."""
         used = {u.client: weight for u, weight in zip(updates, weights, strict=True)}
         found = numbers(state.memory, DISCREPANCY, "d")
         everybody = {client: used.get(client, 0.0) for client in found}
@@ -216,7 +220,7 @@ class Settled(Weighting):
 
 
 def entropy(weights: Tensor) -> float:
-    """Of weights that need not sum to one; 0 if all of it, or nothing, is in one place.
+    """The entropy of weights that need not sum to one; 0 if one client has all, or there is none.
 
     >>> round(entropy(torch.tensor([1.0, 1.0, 0.0])), 4)
     0.6931
@@ -226,10 +230,10 @@ def entropy(weights: Tensor) -> float:
 
 
 def as_uneven(weights: Tensor, sizes: Tensor, found: Tensor) -> Tensor:
-    """FedDisco's weights for other discrepancies, α chosen so that their entropy is the same.
+    """FedDisco's weights for other discrepancies, with α chosen so that the entropy is equal.
 
     Between two values of α at which a client loses its last weight, entropy changes smoothly.
-    Where none is right, the nearest of those values is taken.
+    If no α matches, the nearest of those values is taken.
     """
     from scipy.optimize import brentq
 

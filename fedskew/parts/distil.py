@@ -1,4 +1,4 @@
-"""Teaching a server's model with what the clients' decoders draw, instead of averaging models."""
+"""Training a server's model on samples of the clients' decoders, instead of averaging."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedskew.types import Groups
 
 DECODER, CODES = "decoder", "codes"
 SPREAD = 1e-6
-"""Least variance of a component: a client with one sample still has a cloud."""
+"""Least variance of a component, for clients with one sample."""
 
 
 class Invention:
-    """Base of what makes up training data for the server."""
+    """Base of the parts that make up training data for the server."""
 
     def samples(self, module: nn.Module, memory: Groups, rng: np.random.Generator) -> Tensor:
         raise NotImplementedError
@@ -30,10 +30,15 @@ class SendDecoder(Report):
     """Sends the client's decoder, how many samples it holds, and where its codes lie.
 
     With ``components`` > 0 the codes of its training data are described by that many Gaussians
-    with diagonal covariances; with 0 nothing is said of them, and the prior has to do.
+    with diagonal covariances; with 0 nothing is sent about them, and the prior is used.
     """
 
     components: int = 0
+
+    @property
+    def tells(self) -> str:
+        codes = ", and where their codes lie" if self.components else ""
+        return f"their decoder and number of samples{codes}"
 
     def report(self, finished: Finished) -> Reported:
         decoder = {
@@ -51,7 +56,7 @@ class SendDecoder(Report):
 
 
 def components_of(mean: Tensor, deviation: Tensor, count: int, seed: int) -> dict[str, Tensor]:
-    """The cloud of all samples' codes as a few Gaussians: clusters of their means.
+    """The codes of all samples as a few Gaussians: clusters of their means.
 
     A component's variance is that of its members' means plus the mean of their own variances.
     """
@@ -75,9 +80,9 @@ def components_of(mean: Tensor, deviation: Tensor, count: int, seed: int) -> dic
 
 @dataclass(frozen=True)
 class FromDecoders(Invention):
-    """Samples of every client's decoder, as many of each as its share of all data.
+    """Samples of every client's decoder, in proportion to the client's share of all data.
 
-    ``count`` samples in all; none for as many as the clients hold together.
+    There are ``count`` samples; None: as many as all clients hold.
     """
 
     count: int | None = None

@@ -1,4 +1,4 @@
-"""What a method leaves for people at the end of a run: numbers, a file, figures, lines of text."""
+"""Extra results of a method at the end of a run: numbers, a file, figures, lines of text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from fedskew.types import Groups
 
 if TYPE_CHECKING:
+    from fedskew.canvas import Picture
     from fedskew.data.federation import Client
-    from fedskew.views.picture import Picture
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -23,8 +23,8 @@ class Holder:
     """A client after the last round, as findings see it.
 
     ``y`` are the labels of the storage that the client's rows point into, ``total`` is the number
-    of training samples of all clients together. ``log_ratio`` tells of each training sample how
-    much likelier it is anywhere than here, where that is known.
+    of training samples of all clients together. ``log_ratio``, if known, is the log
+    ratio of each training sample's density over all clients to that at this client.
     """
 
     client: Client
@@ -36,9 +36,9 @@ class Holder:
 
 @dataclass(frozen=True)
 class Left:
-    """What one client leaves: ``numbers`` (plain values) travel, ``arrays`` stay with its data.
+    """What one client leaves: ``numbers`` (plain values) are sent, ``arrays`` stay with its data.
 
-    All arrays have the same length; those of all clients of one place make one file.
+    All arrays have the same length; those of all clients on one machine make one file.
     """
 
     numbers: dict[str, Any]
@@ -46,15 +46,15 @@ class Left:
 
 
 class Finding:
-    """Base of all findings: override ``leave``, and the others for what people shall see of it.
+    """Base of all findings: override ``leave``, and the other methods to show the results.
 
-    The numbers stand in a run's result.json under ``name``, by client, the arrays in ``name.npz``.
+    The numbers are in a run's result.json under ``name``, by client, the arrays in ``name.npz``.
     """
 
     name: str
 
     def leave(self, holder: Holder) -> Left | None:
-        """What a client leaves, if anything; runs where its data are."""
+        """What a client leaves, if anything; runs where the data are."""
         raise NotImplementedError
 
     def lines(self, numbers: Mapping[str, Any]) -> list[str]:

@@ -1,26 +1,29 @@
-"""Training variational autoencoders, and what a client says about its codes."""
+"""Training variational autoencoders, and reports about a client's codes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import Mean, ServerState, Update, Weighting
 from fedskew.parts.begin import Opening
 from fedskew.parts.discrepancy import DISCREPANCY
 from fedskew.parts.objective import Batch, Bound, Context, Objective
 from fedskew.parts.report import Finished, Report, Reported
+from fedskew.registry.knobs import Knob, check_fields
 from fedskew.types import Groups, Tensors
 
 Reduction = Literal["sum", "mean"]
+Reconstruction = Annotated[Reduction, Knob("of a sample's squared errors")]
+Divergence = Annotated[Reduction, Knob("of a sample's divergences over latent dimensions")]
 Encoded = Literal["sample", "mean"]
+Sampled = Annotated[bool, Knob("score with a drawn code (true) or with the mean code")]
 
 LEGACY_BATCH = 128
 """The batch size of the one-class paper's test loader, which its metric depends on."""
@@ -28,7 +31,7 @@ AT_ONCE = 1024
 ACTIVE = 0.01
 LOSS = "loss"
 CLOCK = "clock"
-"""The server's memory of how many rounds are behind it, for clients that count."""
+"""The server's count of completed rounds, for reports that depend on it."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +40,25 @@ class VaeLoss(Objective):
 
     ``reconstruction`` and ``kl`` say how a sample's numbers (pixels, latent dimensions) become
     one: their sum or their mean. Batches are always means over samples. Training weighs the
-    divergence with ``beta``, scoring with ``eval_beta``; scores draw one code a sample, or decode
-    the mean code if not ``sampled``.
+    divergence with ``beta``, scoring with ``eval_beta``; scores draw one code per sample, or
+    decode the mean code if not ``sampled``.
     """
 
-    beta: float = 10.0
-    eval_beta: float = 1.0
-    reconstruction: Reduction = "sum"
-    kl: Reduction = "sum"
-    sampled: bool = True
+    beta: Annotated[
+        float,
+        Knob("weight of the codes' divergence in training", ge=0, tries=(0.1, 1.0, 10.0)),
+    ] = 10.0
+    eval_beta: Annotated[float, Knob("weight of the divergence in scores", ge=0)] = 1.0
+    reconstruction: Reconstruction = "sum"
+    kl: Divergence = "sum"
+    sampled: Sampled = True
     needs = ("encoder", "decoder")
     draws = True
     primary = "loss"
     higher_is_better = False
 
     def __post_init__(self) -> None:
-        check_weights(self, "beta", "eval_beta")
-        check_reductions(self, "reconstruction", "kl")
+        check_fields(self)
 
     def trained_by(self, method: str) -> dict[str, Any]:
         changed = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -73,7 +78,7 @@ class VaeLoss(Objective):
         return {"loss": loss, "reconstruction": error, "kl": divergence}
 
     def summed(self, values: Tensors) -> dict[str, float]:
-        """Means, and the one-class paper's number: batch means added up, by sample count."""
+        """Means, and the one-class paper's number: the sum of batch means over the sample count."""
         found = super().summed(values)
         batches = in_parts(values["loss"], LEGACY_BATCH)
         found["legacy"] = sum(float(b.mean()) for b in batches) / len(values["loss"])
@@ -88,7 +93,7 @@ class VaeLoss(Objective):
 
 
 def squared_error(drawn: Tensor, x: Tensor, reduction: Reduction) -> Tensor:
-    """How far each sample's reconstruction is from it."""
+    """The squared error of each sample's reconstruction."""
     return _reduced((drawn - x).square().flatten(1), reduction)
 
 
@@ -98,20 +103,8 @@ def divergence(mean: Tensor, log_variance: Tensor, reduction: Reduction) -> Tens
     return _reduced(each, reduction)
 
 
-def check_reductions(objective: Any, *names: str) -> None:
-    for name in names:
-        if getattr(objective, name) not in ("sum", "mean"):
-            raise ConfigError(f"{name} must be 'sum' or 'mean', not {getattr(objective, name)!r}.")
-
-
-def check_weights(objective: Any, *names: str) -> None:
-    for name in names:
-        if not 0 <= getattr(objective, name) < math.inf:
-            raise ConfigError(f"{name} must not be negative, not {getattr(objective, name)}.")
-
-
 def in_parts(values: Tensor, size: int = AT_ONCE) -> list[Tensor]:
-    """The rows in portions that fit into memory once layers have blown them up."""
+    """The rows in portions whose activations fit into memory."""
     return [values[start : start + size] for start in range(0, max(len(values), 1), size)]
 
 
@@ -176,19 +169,19 @@ def from_prior(model: Bound, count: int, rng: np.random.Generator) -> Tensor:
 class LatentDiscrepancy(Report):
     """Sends how far the client's codes are from N(0, 1): W1, the mean over latent dimensions.
 
-    Codes come from the encoder as the client received it, so all clients are held against the
-    same one. Beside it travel the samples' count, a lot drawn for controls, and how many latent
-    dimensions are in use. With ``every``, only each so many rounds, counted by the server's clock.
+    Codes come from the encoder as the client received it, so all clients are measured with the
+    same one. Also sent are the number of samples, a random number for controls, and how many latent
+    dimensions are in use. ``every`` measures only every n-th round, counted by the server.
     """
 
-    encoded: Encoded = "sample"
-    every: int | None = None
+    encoded: Annotated[
+        Encoded, Knob("codes are one draw per sample ('sample') or their means ('mean')")
+    ] = "sample"
+    every: Annotated[int | None, Knob("rounds from one measurement to the next", ge=1)] = None
+    tells = "how far their codes are from N(0, 1), and their samples and used dimensions"
 
     def __post_init__(self) -> None:
-        if self.encoded not in ("sample", "mean"):
-            raise ConfigError(f"encoded must be 'sample' or 'mean', not {self.encoded!r}.")
-        if self.every is not None and self.every < 1:
-            raise ConfigError(f"every must be at least 1 round, not {self.every}.")
+        check_fields(self)
 
     def report(self, finished: Finished) -> Reported:
         if self.every is not None:
@@ -204,7 +197,7 @@ class LatentDiscrepancy(Report):
                 finished.rng.standard_normal(mean.shape, dtype=np.float32)
             ).to(mean)
         distance = float(w1_to_normal(codes.cpu()).mean())
-        # Codes of a broken encoder have no distance; the server takes it for the largest.
+        # Codes of a broken encoder have no distance; the server treats it as the largest.
         found = {
             "d": distance if math.isfinite(distance) else -1.0,
             "n": float(len(mean)),
@@ -216,7 +209,7 @@ class LatentDiscrepancy(Report):
 
 
 def active_dimensions(means: Tensor) -> int:
-    """How many latent dimensions tell samples apart: their means vary by more than 0.01.
+    """How many latent dimensions distinguish samples: the variance of their means exceeds 0.01.
 
     >>> active_dimensions(torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
     1
@@ -226,9 +219,10 @@ def active_dimensions(means: Tensor) -> int:
 
 @dataclass(frozen=True)
 class LocalLoss(Report):
-    """Sends the objective's main score, mean over the training data, after training."""
+    """Sends the objective's main score after training, as a mean over the training data."""
 
     objective: VaeLoss
+    tells = "their training loss"
 
     def report(self, finished: Finished) -> Reported:
         x, y = finished.samples()
@@ -247,7 +241,7 @@ class LocalLoss(Report):
 
 @dataclass(frozen=True)
 class ByLoss(Weighting):
-    """In proportion to 1/loss: who explains its own data well counts more."""
+    """In proportion to 1/loss: a client with a small loss on its own data counts more."""
 
     def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
         return torch.stack([1.0 / update.reports[LOSS]["mean"] for update in updates])
@@ -260,7 +254,7 @@ class ByLoss(Weighting):
 
 @dataclass(frozen=True)
 class RememberingMean(Mean):
-    """The mean, with a memory of every client's last discrepancy and of the rounds so far."""
+    """The mean, which also remembers every client's last discrepancy and counts rounds."""
 
     broadcasts = (CLOCK,)
 

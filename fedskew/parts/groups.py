@@ -88,7 +88,7 @@ class InGroups(Mix):
 
 
 def _member(member: str | int, ordered: Sequence[str]) -> str:
-    """A client by its name, or by its place among the sorted names."""
+    """A client by its name, or by its position among the sorted names."""
     if isinstance(member, int) and 0 <= member < len(ordered):
         return ordered[member]
     if member in ordered:
@@ -100,9 +100,9 @@ def _member(member: str | int, ordered: Sequence[str]) -> str:
 
 
 def found_groups(similarity: Tensor, least: float = 0.1, most: int = 30) -> list[int]:
-    """Groups by hierarchical clustering, as many as make the best mean silhouette.
+    """Groups by hierarchical clustering, as many as give the best mean silhouette.
 
-    Everybody is one group where no division reaches a silhouette of ``least``, so that clients
+    All clients are one group if no division reaches a silhouette of ``least``, so that clients
     that do not differ are not divided.
     """
     n = len(similarity)

@@ -19,14 +19,14 @@ from fedskew.parts.aggregate import (
 )
 
 ROUNDING = 1e-6
-"""Weights that sum to one may miss it by this much."""
+"""Tolerance for weights that should sum to one."""
 
 
 @dataclass(frozen=True)
 class MaskedMean(Aggregator):
     """x + m·Σ p_k·(y_k - x), with m = 1 where A = |Σ p_k·sign(y_k - x)| ≥ τ, else A.
 
-    Statistics of BatchNorm have no direction to agree on: they are averaged.
+    Statistics of BatchNorm have no sign to agree on: they are averaged.
     """
 
     tau: float

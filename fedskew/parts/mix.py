@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import (
     Aggregator,
-    Matrix,
+    ClientMatrix,
     ServerState,
     Uniform,
     Update,
@@ -20,6 +20,7 @@ from fedskew.parts.aggregate import (
     weighted_mean,
 )
 from fedskew.parts.similarity import FINGERPRINT, shortened, similarities
+from fedskew.registry.knobs import Knob, check_fields
 from fedskew.types import Groups, Tensors
 
 ROWS = 1024
@@ -37,7 +38,7 @@ Weigh = Callable[[slice], Weights]
 class Shown:
     """What an aggregator wants on the record besides the rows it makes."""
 
-    matrices: dict[str, Matrix] = field(default_factory=dict)
+    matrices: dict[str, ClientMatrix] = field(default_factory=dict)
     numbers: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -173,6 +174,17 @@ def nobody_at_self(others: Tensor, here: slice) -> Tensor:
     return others
 
 
+Sharpen = Annotated[
+    float,
+    Knob(
+        "exponent on similarities; 0 is the plain mean, 1 the thesis, a large one keeps the most "
+        "alike only",
+        ge=0,
+        tries=(1.0, 4.0, 16.0),
+    ),
+]
+
+
 @dataclass(frozen=True)
 class BySimilarity(Mix):
     """Rows of the client representation similarity matrix, normalised: FedSHIBU's rule.
@@ -182,21 +194,22 @@ class BySimilarity(Mix):
     honest one is, is cut to that length.
     """
 
-    sharpen: float = 1.0
-    self_weight: float | None = None
-    neighbours: int | None = None
-    cap: float = 1.0
+    sharpen: Sharpen = 1.0
+    self_weight: Annotated[
+        float | None,
+        Knob("fixed weight of the own model; none: as similarities give it", ge=0, le=1),
+    ] = None
+    neighbours: Annotated[
+        int | None, Knob("only this many most similar others count; none: all", ge=1)
+    ] = None
+    cap: Annotated[
+        float,
+        Knob("most that one other client can weigh; the rest goes to the own model", gt=0, le=1),
+    ] = 1.0
     longest: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.sharpen < 0:
-            raise ConfigError(f"sharpen must not be negative, not {self.sharpen}.")
-        if self.self_weight is not None and not 0 <= self.self_weight <= 1:
-            raise ConfigError(f"self_weight must be from 0 to 1, not {self.self_weight}.")
-        if self.neighbours is not None and self.neighbours < 1:
-            raise ConfigError(f"neighbours must be at least 1, not {self.neighbours}.")
-        if not 0 < self.cap <= 1:
-            raise ConfigError(f"cap must be above 0 and at most 1, not {self.cap}.")
+        check_fields(self)
 
     def remember(self, state: ServerState, updates: Sequence[Update]) -> Groups:
         return with_fingerprints(state, updates, self.longest)
@@ -289,4 +302,4 @@ def compared(state: ServerState, updates: Sequence[Update]) -> Shown:
         prints = fingerprints(state, names)
         return similarities(prints, prints).fill_diagonal_(1.0)
 
-    return Shown({"similarity": Matrix(names, matrix)}, notes=notes)
+    return Shown({"similarity": ClientMatrix(names, matrix)}, notes=notes)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedskew.federate.roster import Roster
 
 Context = Mapping[str, Any]
+MOMENTARY = ("received", "class_counts", "lr", "adaptive")
+"""Names of the client context that are the same in whatever rounds a client took part before."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Batch:
     ``noise`` holds the standard normal draws the objective asked for; ``step`` counts the
     client's steps over all rounds, for an objective that ``counts_steps``.
 
-    For an objective that works ``by_environment`` the samples of each environment stand side by
-    side, equally many places for each; an environment the client lacks is all padding.
+    For an objective that works ``by_environment`` the samples of each environment are contiguous,
+    with the same number of positions for each; an environment the client lacks is all padding.
     """
 
     x: Tensor
@@ -45,25 +47,25 @@ class Batch:
     environments: int = 1
 
     def mean(self, values: Tensor) -> Tensor:
-        """The weighted mean of one value a sample; padding counts for nothing."""
+        """The weighted mean of one value per sample; padding is ignored."""
         return (values * self.weight).sum() / self.mask.sum().clamp(min=1.0)
 
     def by_environment(self, values: Tensor) -> Tensor:
-        """One value a sample as [environment, place, ...]."""
+        """One value per sample, as [environment, position, ...]."""
         return values.reshape(self.environments, -1, *values.shape[1:])
 
     @property
     def present(self) -> Tensor:
-        """By environment, 1 where the client has samples of it and 0 where not."""
+        """By environment: 1 if the client has samples of it, else 0."""
         return self.by_environment(self.mask).amax(dim=1)
 
     def risks(self, values: Tensor) -> Tensor:
-        """By environment, the weighted mean of one value a sample; 0 where there is none."""
+        """By environment, the weighted mean of one value per sample; 0 if there is none."""
         sums = self.by_environment(values * self.weight).sum(dim=1)
         return sums / self.by_environment(self.mask).sum(dim=1).clamp(min=1.0)
 
     def over_environments(self, values: Tensor) -> Tensor:
-        """The mean of one value an environment, over those the client has."""
+        """The mean of one value per environment, over those the client has."""
         present = self.present
         return (values * present).sum() / present.sum().clamp(min=1.0)
 
@@ -72,7 +74,7 @@ class Bound:
     """A model with the tensors of one client bound to it: call it whole or by part.
 
     Buffers are copied on binding, so a forward pass in training mode updates the copies (read
-    them back from ``buffers``) and never a tensor that somebody else holds.
+    them back from ``buffers``) and never a tensor that is used elsewhere.
     """
 
     def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -92,8 +94,8 @@ class Bound:
 
 
 class Objective:
-    """Base of all objectives: override ``loss`` (and ``scores``), or ``gradient`` where a plain
-    gradient of one loss is not what the client follows."""
+    """Base of all objectives: override ``loss`` (and ``scores``), or ``gradient`` if the client
+    does not follow the plain gradient of one loss."""
 
     needs: tuple[str, ...] = ("body", "head")
     """The parts of a model this objective calls; a model without them is refused."""
@@ -105,30 +107,33 @@ class Objective:
     """Whether each step draws a batch from every environment of the client."""
 
     draws: bool = False
-    """Whether its models draw samples, which are judged at the end of a run."""
+    """Whether its models generate samples, which are judged at the end of a run."""
 
     counts_steps: bool = False
-    """Whether batches must say how many steps the client has made (annealed penalties)."""
+    """Whether batches must have the client's step count (annealed penalties)."""
+
+    divides: bool = False
+    """Whether ``loss`` comes divided by something, and so its gradient (see ``divisor``)."""
 
     personal: bool = False
     """Whether its steps also make a model of the client's own, which stays there and is scored.
 
-    ``gradient`` then returns that model's trained parameters too, named by ``own``, and finds those
-    of the step before under the same names in its context. In every round they start where the
-    client begins.
+    ``gradient`` then also returns that model's trained parameters, named by ``own``, and finds
+    those of the previous step under the same names in its context. In every round they start from
+    the model the client starts from.
     """
 
     @property
     def replaceable(self) -> bool:
-        """Whether another objective may take its place without losing what a method is about."""
+        """Whether another objective may replace it without losing the idea of the method."""
         return False
 
     def trained_by(self, method: str) -> dict[str, Any]:
-        """A method that minimises this by the means of another one, as its name and settings."""
+        """The method that minimises this objective with another method: its name and knobs."""
         return {"name": method}
 
     def check(self, module: nn.Module, roster: Roster, batch_size: int) -> None:
-        """Refuse samples, a model or a batch size this objective makes no sense of."""
+        """Refuse samples, a model or a batch size that this objective cannot work with."""
         if self.by_environment:
             _check_environments(module, roster, batch_size)
 
@@ -138,7 +143,7 @@ class Objective:
 
     @property
     def remembers(self) -> bool:
-        """Whether it has a memory, so that a client's steps may depend on rounds before."""
+        """Whether it has a memory, so that a client's steps may depend on earlier rounds."""
         return type(self).memory is not Objective.memory
 
     def memory(self, environments: int, parameters: Tensors) -> Tensors:
@@ -150,10 +155,17 @@ class Objective:
         return {}
 
     def noise(self, module: nn.Module, samples: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of the standard normal draws wanted for a batch of ``samples``."""
+        """Shapes of the standard normal draws it needs for a batch of ``samples``."""
         return {}
 
     def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        raise NotImplementedError
+
+    def divisor(self, batch: Batch) -> Tensor:
+        """What an objective that ``divides`` has divided its loss on a batch by.
+
+        Whatever else is added to the loss (pulls, weight decay) is divided the same way.
+        """
         raise NotImplementedError
 
     def gradient(
@@ -169,13 +181,13 @@ class Objective:
         return differentiate(value, trained)
 
     def scores(self, model: Bound, batch: Batch) -> Tensors:
-        """One value a sample and metric, from which ``summed`` makes a client's scores."""
+        """One value per sample and metric, from which ``summed`` computes a client's scores."""
         raise NotImplementedError
 
     def summed(self, values: Tensors) -> dict[str, float]:
-        """The scores of all samples of a split, given one value a sample and metric.
+        """The scores of all samples of a split, given one value per sample and metric.
 
-        Means, and of classifiers also the macro F1, in the place of what each sample got.
+        Means; for classifiers, macro F1 replaces the answers for each sample.
         """
         scores = {m: float(found.mean()) for m, found in values.items() if m not in ANSWERS}
         if "predicted" in values:
@@ -191,19 +203,19 @@ OWN = "own "
 
 
 def own(parameters: Tensors) -> Tensors:
-    """The trained parameters of a client's own model, under the names an objective returns them."""
+    """The trained parameters of a client's own model, under the names an objective returns."""
     return {OWN + name: t for name, t in parameters.items()}
 
 
 def owned(held: Context) -> Tensors:
-    """The trained parameters of a client's own model among what it holds, by their usual names."""
+    """The trained parameters of a client's own model in its context, by their usual names."""
     return {name.removeprefix(OWN): t for name, t in held.items() if name.startswith(OWN)}
 
 
 def _check_environments(module: nn.Module, roster: Roster, batch_size: int) -> None:
     """Refuse clients that cannot draw a whole batch from each of their environments.
 
-    A client of one environment has ordinary batches, which may be short.
+    A client with one environment has ordinary batches, which may be short.
     """
     counts = roster.counts("environments")
     several = (counts > 0).sum(axis=1) > 1
@@ -219,17 +231,18 @@ def _check_environments(module: nn.Module, roster: Roster, batch_size: int) -> N
     if trains_batch_statistics(module) and (counts == 0).any() and several.any():
         lacking = roster.seen[int(np.argwhere(counts == 0)[0, 0])].name
         raise ConfigError(
-            f"client {lacking!r} lacks an environment that others have, and what stands in its "
-            "place would enter the model's BatchNorm: choose a model without BatchNorm."
+            f"client {lacking!r} lacks an environment that others have, and the padding in its "
+            "place would enter the statistics that the model keeps: choose a model without "
+            "BatchNorm and the like."
         )
 
 
 ANSWERS = ("label", "predicted", "confidence")
-"""What a classifier said of each sample: no scores, but what scores are made of."""
+"""A classifier's answer for each sample: not scores, but what scores are computed from."""
 
 
 def classified(logits: Tensor, y: Tensor) -> Tensors:
-    """What a classifier's scores are made of, sample by sample."""
+    """What a classifier's scores are computed from, sample by sample."""
     confidence, predicted = logits.softmax(dim=1).max(dim=1)
     return {
         "loss": F.cross_entropy(logits, y, reduction="none"),
@@ -256,11 +269,11 @@ def macro_f1(label: Tensor, predicted: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Erm(Objective):
-    """Empirical risk: the mean cross-entropy, with sample weights where a client has them."""
+    """Empirical risk: the mean cross-entropy, with sample weights if a client has them."""
 
     @property
     def replaceable(self) -> bool:
-        # A subclass is there for what it adds.
+        # A subclass exists for what it adds.
         return type(self) is Erm
 
     def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:

@@ -1,4 +1,4 @@
-"""What clients minimise when each shall end with a model of its own."""
+"""Objectives for clients that should each end with a model of their own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, class
 from fedskew.types import Tensors
 
 ABSENT = 1e-30
-"""Stands for a count of zero: its class weighs nothing in a softmax, and its logarithm exists."""
+"""Replaces a count of zero: its logarithm exists, and the class has no weight in a softmax."""
 
 
 def balanced_logits(logits: Tensor, class_counts: Tensor, gamma: float) -> Tensor:
-    """z_c + γ·log n_c: classes a client has much of need less of a logit of their own."""
+    """z_c + γ·log n_c: frequent classes of a client need a smaller logit z_c."""
     return logits + gamma * class_counts.clamp(min=ABSENT).log()
 
 
@@ -27,9 +27,9 @@ class GenericAndPersonal(Objective):
 
     The generic head g (and with it the body f) minimises a balanced softmax,
     CE(g(f(x)) + γ·log n, y); the personal head h minimises CE(g(f(x)) + h(f(x)), y) and takes
-    g and f as given. Their sum is the same as two optimisers: the second loss sees g and f only
-    through stopped gradients and the first does not see h at all, so every parameter has a
-    gradient from exactly one of the two; and optimisers treat parameters one by one.
+    g and f as given. Minimising their sum equals using two optimisers: the second loss sees g and f
+    only through stopped gradients and the first does not see h at all, so every parameter has a
+    gradient from exactly one of the two; and optimisers treat each parameter separately.
     """
 
     gamma: float = 1.0
@@ -56,10 +56,10 @@ class GenericAndPersonal(Objective):
 
 @dataclass(frozen=True)
 class OneStepAhead(Erm):
-    """Per-FedAvg, first order: the gradient where one step of rate α would lead.
+    """Per-FedAvg, first order: the gradient at the point one step of rate α ahead.
 
-    The step follows one half of the batch, the gradient there is that of the other half. Buffers
-    pass through both; the loss is the second one, after the step.
+    The step uses one half of the batch, the gradient at that point the other half. Buffers are
+    updated by both; the loss is the second one, after the step.
     """
 
     alpha: float = 0.01
@@ -76,10 +76,10 @@ class OneStepAhead(Erm):
 def halves(batch: Batch, least: int = 1) -> tuple[Batch, Batch]:
     """Every other sample, and those between; the whole batch twice if that leaves under ``least``.
 
-    Padding stands at the end of a batch, so the first half holds a real sample whenever there is
-    one. A second half of nothing but padding is replaced by as much of the first, where the one
-    real sample comes first: clients in a stack, all padded to one width, then train as each would
-    alone.
+    Padding is at the end of a batch, so the first half holds a real sample whenever there is one.
+    A second half that is all padding is replaced by the same number of samples of the first half,
+    whose one real sample comes first: clients in a stack, all padded to one width, then train as
+    each would alone.
     """
     if len(batch.x) < 2 * least:
         return batch, batch
@@ -105,5 +105,5 @@ def _every_other(batch: Batch, start: int) -> Batch:
 
 
 def _choose(condition: Tensor, wanted: Tensor, other: Tensor) -> Tensor:
-    """One of two tensors; of the other, which may be one sample longer, only as many samples."""
+    """One of two tensors; ``other``, which may be one sample longer, is cut to equal length."""
     return torch.where(condition, wanted, other[: len(wanted)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedskew.parts.accounting import epsilon
+from fedskew.parts.accounting import Noising
 from fedskew.parts.aggregate import Aggregator, ServerState, Update
 from fedskew.parts.begin import Opening
 from fedskew.types import Groups, Tensors
@@ -24,17 +24,18 @@ class Private(Aggregator):
     them alike and take nothing but their mean (``averages``), and is not told how many samples and
     steps are behind them. The step towards that mean is made of private numbers only. Integer
     counters, which count a client's steps, stay as the server has them; without noise there is
-    nothing to protect, and they are copied.
-
-    ``remembers`` says that clients keep something of their own from round to round. Who took part
-    before then shows in what a client sends, so drawing clients by lot is no help in ``spent``.
+    nothing to protect, and they are copied. What a whole run tells of a client then is for
+    ``fedskew.federate.privacy`` to say, which looks at all parts of the finished recipe.
     """
 
     inner: Aggregator
     clip: float
     noise: float
     delta: float = 1e-5
-    remembers: bool = False
+
+    @property
+    def noising(self) -> Noising:
+        return Noising(self.clip, self.noise, self.delta)
 
     def start(self, opening: Opening) -> Groups:
         return self.inner.start(opening)
@@ -76,13 +77,6 @@ class Private(Aggregator):
             for name, t in sorted(state.shared.items())
             if t.is_floating_point()
         }
-
-    def spent(self, rounds: int, per_round: int, clients: int) -> dict[str, float] | None:
-        if not self.noise:
-            return None
-        counted = clients if self.remembers else per_round
-        found = epsilon(self.noise, rounds, counted, clients, self.delta)
-        return {"epsilon": found, "delta": self.delta, "clip": self.clip, "noise": self.noise}
 
 
 def change(tensors: Tensors, shared: Tensors) -> float:

@@ -1,4 +1,4 @@
-"""Sample weights that make a client's data count as if drawn from everybody's: α = p(x)/q_k(x)."""
+"""Estimators of α = p(x)/q_k(x), the density of a sample in all data over that at a client."""
 
 from __future__ import annotations
 
@@ -6,40 +6,31 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.errors import ConfigError
 from fedskew.models.made import BernoulliMade
-from fedskew.parts.density import BEST, explained, made_of
+from fedskew.parts.density import explained, made_of
 from fedskew.parts.generative import in_parts
 from fedskew.parts.objective import Bound
-from fedskew.parts.report import SAMPLE_WEIGHT, SHARED, Finished, Report, Reported
-
-if TYPE_CHECKING:
-    from fedskew.federate.roster import Roster
 
 Estimator = Literal["likelihood", "sampled", "cross-fitted", "literal", "oracle", "equal"]
-EVERYBODY = "global_density"
-WEIGHING = "weighing"
 FOLDS, UNITS, EPOCHS, PATIENCE, LEAST_GAIN = 5, 100, 50, 5, 5e-3
-"""Of classifiers: parts of the data, hidden units, most epochs, epochs without a gain in loss."""
+"""Of classifiers: folds of the data, hidden units, most epochs, epochs without improvement."""
 PLATEAU, MOST_EPOCHS = 1e-4, 200
-"""Of the published classifier, whose loss falls slowly: a smaller gain is none."""
+"""Of the published classifier, whose loss falls slowly: the least gain that counts."""
 HALVINGS = 30
-FINE, NOT_FINITE, TOO_FEW, ALL_EQUAL = range(4)
-"""What became of a client's weights; but for the first, they are all 1."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an estimator may look at: a client's samples, everybody's model and the client's own.
+    """What an estimator may use: a client's samples, the shared model and the client's own.
 
-    ``truth`` is the log ratio itself, where the data's law is known.
+    ``truth`` is the log ratio itself, if the distribution of the data is known.
     """
 
     x: Tensor
@@ -51,7 +42,7 @@ class Evidence:
 
 
 class TooFew(Exception):
-    """A client has too few samples to estimate anything from."""
+    """A client has too few samples for an estimate."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +74,8 @@ def tempered(log_ratio: Tensor) -> float:
     """The power, at most 1, at which ratios of a client's held-out samples average 1.
 
     A true p/q averages exactly 1 over q. Ratios that are off average more, dominated by a few;
-    a power below 1 (a temperature above) flattens them until they do not. Where everybody's model
-    explains the client's samples better than its own, nothing is known of how it differs: 0.
+    a power below 1 (a temperature above) flattens them until they do not. If the shared model
+    has a better likelihood of the client's samples than its own, the difference is unknown: 0.
 
     >>> tempered(torch.tensor([0.5, 1.5]).log()), tempered(torch.tensor([1.5, 1.0]).log())
     (1.0, 0.0)
@@ -108,14 +99,14 @@ def _log_mean(logs: Tensor) -> float:
 
 
 def sampled(evidence: Evidence) -> Estimate:
-    """Held-out odds of a classifier between the client's samples and draws from everybody's model.
+    """Held-out odds of a classifier between the client's samples and draws from the shared model.
 
-    A MADE of grey pixels draws black or white ones, so the client's grey pixels are drawn, too:
+    A MADE of grey pixels draws black or white ones, so the client's grey pixels are also drawn:
     white with the probability of their value.
     """
     made = made_of(evidence.everybody)
     if not _finite(*evidence.everybody.tensors.values()):
-        # Drawn bits would not show it: no number is below a chance that is none.
+        # Drawn bits would hide it: no number is below a probability that is NaN.
         return Estimate(torch.full((len(evidence.x),), math.nan))
     drawn = made_like(evidence.everybody).sample(len(evidence.x), evidence.rng).flatten(1)
     own = made.prepared(evidence.x).flatten(1)
@@ -134,8 +125,8 @@ def cross_fitted(evidence: Evidence) -> Estimate:
 def literal(evidence: Evidence) -> Estimate:
     """The published estimator: a classifier between two models' outputs on the same samples.
 
-    It is asked about the very outputs it was taught to call the client's own, and no sample of
-    anybody else enters: for replication only.
+    It is asked about the same outputs it was trained to call the client's own, and no sample of
+    another client is used: for replication only.
     """
     own, of_all = (_outputs(m, evidence.x) for m in (evidence.own, evidence.everybody))
     if len(own) < 2:
@@ -155,13 +146,13 @@ def literal(evidence: Evidence) -> Estimate:
 
 
 def oracle(evidence: Evidence) -> Estimate:
-    """The truth, where it is known: what the best estimator could do."""
+    """The truth, if it is known: what the best estimator could do."""
     assert evidence.truth is not None
     return Estimate(evidence.truth)
 
 
 def equal(evidence: Evidence) -> Estimate:
-    """No weights at all."""
+    """All weights equal."""
     return Estimate(torch.zeros(len(evidence.x)))
 
 
@@ -179,7 +170,7 @@ def made_like(model: Bound) -> Any:
 
 
 def _outputs(model: Bound, x: Tensor) -> Tensor:
-    """What the published estimator looks at: the mean of each input given the earlier ones."""
+    """What the published estimator uses: the mean of each input given the earlier ones."""
     made = made_of(model)
     with torch.no_grad():
         return torch.cat([made.means(model(part)) for part in in_parts(x)])
@@ -195,7 +186,7 @@ def _judge(rng: np.random.Generator, **settings: Any) -> Any:
 def _held_out_odds(own: Tensor, other: Tensor, rng: np.random.Generator) -> Tensor:
     """log P(other)/P(own) at the client's samples, each by a classifier fitted without it.
 
-    All folds' classifiers stop after the epoch with the least loss on what they did not see.
+    All folds' classifiers stop after the epoch with the smallest loss on held-out samples.
     """
     a, b = own.numpy(), other.numpy()
     if len(a) < 2 * FOLDS:
@@ -230,86 +221,3 @@ def _finite(*tensors: Tensor) -> bool:
 def _odds(judge: Any, rows: NDArray[np.float32]) -> NDArray[np.float64]:
     log_probability = judge.predict_log_proba(rows)
     return np.asarray(log_probability[:, 1] - log_probability[:, 0], dtype=np.float64)
-
-
-def settled(log_weights: Tensor, clip: float) -> tuple[Tensor, int]:
-    """Weights with a mean of 1, none before that beyond clip or below 1/clip, and what went wrong.
-
-    >>> settled(torch.tensor([0.0, 100.0]), clip=3.0)
-    (tensor([0.5000, 1.5000]), 0)
-    """
-    if not _finite(log_weights):
-        return torch.ones(len(log_weights)), NOT_FINITE
-    bound = math.log(clip)
-    weights = log_weights.double().clamp(-bound, bound).exp()
-    if float(weights.max()) == float(weights.min()):
-        return torch.ones(len(log_weights)), ALL_EQUAL
-    return (weights / weights.mean()).float(), FINE
-
-
-def effective_size(weights: Tensor) -> float:
-    """How many equal samples are worth as much: (Σα)²/Σα².
-
-    >>> effective_size(torch.tensor([1.0, 1.0, 0.0, 0.0]))
-    2.0
-    """
-    return float(weights.double().sum() ** 2 / weights.double().square().sum())
-
-
-@dataclass(frozen=True)
-class KeepDensity(Report):
-    """Keeps everybody's model at the client, and lets its own begin from it if ``warm``."""
-
-    warm: bool = False
-
-    def report(self, finished: Finished) -> Reported:
-        keeps = {EVERYBODY: dict(finished.trained)}
-        return Reported(keeps={**keeps, SHARED: dict(finished.trained)} if self.warm else keeps)
-
-
-@dataclass(frozen=True)
-class SampleWeights(Report):
-    """Keeps how much each training sample counts, and how that came out; nothing is sent."""
-
-    estimator: Estimator
-    clip: float = 19.0
-
-    def __post_init__(self) -> None:
-        if self.estimator not in ESTIMATORS:
-            known = ", ".join(ESTIMATORS)
-            raise ConfigError(f"estimator must be one of {known}, not {self.estimator!r}.")
-        if not 1 < self.clip < math.inf:
-            raise ConfigError(f"clip must be above 1, not {self.clip}.")
-
-    def check(self, roster: Roster) -> None:
-        if self.estimator == "oracle" and not roster.law_known:
-            raise ConfigError(
-                f"estimator 'oracle' needs data whose law is known, which {roster.name} is not."
-            )
-
-    def report(self, finished: Finished) -> Reported:
-        (x, _), (validation, _) = finished.samples(), finished.samples("validation")
-        everybody = Bound(finished.module, finished.private[EVERYBODY])
-        own = Bound(finished.module, finished.private.get(BEST, finished.private[EVERYBODY]))
-        evidence = Evidence(x, validation, everybody, own, finished.rng, finished.log_ratio)
-        power = math.nan
-        try:
-            estimate = ESTIMATORS[self.estimator](evidence)
-        except TooFew:
-            weights, trouble = torch.ones(len(x)), TOO_FEW
-        else:
-            weights, trouble = settled(estimate.log_weights, self.clip)
-            power = estimate.power
-        told = {"entropy": _entropy(own, validation), "power": power, "trouble": float(trouble)}
-        weighing = {name: torch.tensor(value, dtype=torch.float64) for name, value in told.items()}
-        return Reported(keeps={SAMPLE_WEIGHT: {"w": weights}, WEIGHING: weighing})
-
-
-def _entropy(own: Bound, validation: Tensor) -> float:
-    """Bits a sample under the client's own model: no less than its entropy, if inputs are binary.
-
-    Real-valued inputs have no entropy that bounds anything: NaN.
-    """
-    if not isinstance(made_of(own), BernoulliMade) or not len(validation):
-        return math.nan
-    return -float(explained(own, validation).sum(dim=1).mean()) / math.log(2.0)

@@ -1,4 +1,4 @@
-"""What a client sends beside its parameters, and what it keeps for next time."""
+"""What a client sends beside its parameters, and what it keeps for the next round."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 SHARED, PERSONAL, SAMPLE_WEIGHT, STEPS = "model", "personal", "sample_weight", "steps"
 """Groups of a client's private state: its unshared parameters, its own model, the weights of its
-rows, and how many steps it has ever made (for objectives that change with time)."""
+rows, and how many steps it has made in total (for objectives that change with time)."""
 MEMORY = "memory"
-"""With the number of a phase behind it: the group of what the objective of that phase remembers."""
+"""Followed by the number of a phase: the group that holds the memory of its objective."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Finished:
     agreed: np.random.Generator
     """Gives every client of the stage the same draws, in every round."""
     found: Groups = field(default_factory=dict)
-    """What the client found out when it began (``Begun.found``)."""
+    """What the client found when it chose its start (``Begun.found``)."""
     log_ratio: Tensor | None = None
-    """Of each training sample, how much likelier it is anywhere than here, if that is known."""
+    """If known, the log ratio of each sample's density over all clients to that at this client."""
 
     def model(self) -> Bound:
         """The trained model, ready for a forward pass in evaluation mode."""
@@ -64,7 +64,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Reported:
-    """``sends`` travels to the server; ``keeps`` replaces groups of the client's private state."""
+    """``sends`` goes to the server; ``keeps`` replaces groups of the client's private state."""
 
     sends: Groups = field(default_factory=dict)
     keeps: Groups = field(default_factory=dict)
@@ -74,7 +74,12 @@ class Report:
     """Base of all reports; runs at the client, after training."""
 
     needs_sgd: bool = False
-    """Whether it reads gradients off the way a client went, which an adaptive step size bends."""
+    """Whether it computes gradients from a client's movement, which adaptive steps distort."""
+
+    @property
+    def tells(self) -> str:
+        """What it sends to the server of a client, in words; nothing where it only keeps."""
+        return f"what {type(self).__name__} reports"
 
     def check(self, roster: Roster) -> None:
         """Refuse a federation this report cannot work on, before anything runs."""
@@ -92,6 +97,7 @@ class VariateChange(Report):
     """
 
     needs_sgd = True
+    tells = "the change of their control variates"
 
     def report(self, finished: Finished) -> Reported:
         travelled = finished.optimiser.lr * finished.optimiser.travelled_per_gradient()
@@ -107,7 +113,7 @@ class VariateChange(Report):
 
 @dataclass(frozen=True)
 class LocalLength(Report):
-    """FedNova's a_k: how many plain gradients the client's move is worth.
+    """FedNova's a_k: how many plain gradient steps the client's movement equals.
 
     τ steps for plain SGD; [τ - ρ(1-ρ^τ)/(1-ρ)]/(1-ρ) with momentum ρ; with a proximal pull μ
     each step keeps 1 - lr·μ of the length before it.
@@ -115,6 +121,7 @@ class LocalLength(Report):
 
     mu: float = 0.0
     needs_sgd = True
+    tells = "how long their accumulated gradients are"
 
     def report(self, finished: Finished) -> Reported:
         length = accumulated_length(finished.steps, finished.optimiser, self.mu)

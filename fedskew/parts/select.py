@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from fedskew.engine.torch_private import is_batch_or_instance_norm
 from fedskew.errors import ConfigError
 
 BATCH_NORM = "batch-norm"
@@ -17,7 +17,7 @@ class Select:
     """Entries under the modules in ``only`` (none given: everything), without those in ``but``.
 
     A module is named by its path ("body", "head", "encoder"); ``batch-norm`` means every layer
-    of that type, wherever it stands and whatever it is called, with its running statistics.
+    of that type, wherever it is and whatever its name, with its running statistics.
     """
 
     only: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ def _under(model: nn.Module, modules: tuple[str, ...]) -> frozenset[str]:
     found: set[str] = set()
     for wanted in modules:
         if wanted == BATCH_NORM:
-            paths = [path for path, layer in known.items() if isinstance(layer, _NormBase)]
+            paths = [path for path, layer in known.items() if is_batch_or_instance_norm(layer)]
         elif wanted in known:
             paths = [wanted]
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedskew.errors import ConfigError
 from fedskew.parts.report import Finished, Report, Reported
+from fedskew.registry.knobs import Knob, check_fields
 
 if TYPE_CHECKING:
     from fedskew.federate.roster import Roster
@@ -120,26 +121,42 @@ class Fingerprint(Report):
     training data; "own", ``samples`` of the client's own, whose rows mean nothing to others.
     """
 
-    mode: Mode = "probe"
-    kernel: Kernel = "linear"
-    debiased: bool = False
-    samples: int = 50
-    probe: Probe = "noise"
+    mode: Annotated[
+        Mode,
+        Knob(
+            "what is compared: 'feature' (covariances of the features on own data), 'probe' (Gram "
+            "matrices on shared inputs) or 'own' (Gram matrices on own samples: the thesis to the "
+            "letter, which measures nothing)",
+            tries=("feature", "probe"),
+        ),
+    ] = "probe"
+    kernel: Annotated[
+        Kernel, Knob("of the representations; 'rbf' has the median squared distance as its width")
+    ] = "linear"
+    debiased: Annotated[
+        bool, Knob("unrelated clients count as 0 on average; negative estimates are 0")
+    ] = False
+    samples: Annotated[
+        int,
+        Knob("probe or own samples compared (≥ 4 debiased); 'feature' uses all it has", ge=2),
+    ] = 50
+    probe: Annotated[
+        Probe, Knob("unit normal inputs, or the first samples of federation.public")
+    ] = "noise"
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("mode", self.mode, ("probe", "feature", "own")),
-            ("kernel", self.kernel, ("linear", "rbf")),
-            ("probe", self.probe, ("noise", "public")),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}.")
-        fewest = 4 if self.debiased else 2
-        if self.samples < fewest:
-            kind = "debiased" if self.debiased else "biased"
+        check_fields(self)
+        if self.debiased and self.samples < 4:
             raise ConfigError(
-                f"samples must be at least {fewest} for a {kind} similarity, not {self.samples}."
+                f"samples must be at least 4 for a debiased similarity, not {self.samples}."
             )
+
+    @property
+    def tells(self) -> str:
+        if self.mode == "feature":
+            return "the covariances of their features, centred and normalised"
+        inputs = "shared inputs" if self.mode == "probe" else "some of their samples"
+        return f"a Gram matrix of their features of {inputs}, centred and normalised"
 
     @property
     def longest(self) -> float:

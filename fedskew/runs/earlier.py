@@ -1,4 +1,4 @@
-"""Runs made before with the same settings: why a new one begins beside them."""
+"""Earlier runs with the same settings: why a new one starts beside them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedskew.config import make_config
+from fedskew.config import config_of
 from fedskew.errors import FedskewError, RunError
 from fedskew.runs.folder import RunFolder
 from fedskew.runs.identity import FORMAT, Identity, resolve
@@ -15,32 +15,32 @@ from fedskew.runs.results import CONFIG, RESULT, recorded
 
 
 def why_anew(identity: Identity, out: Path) -> str:
-    """One sentence on why a run begins although there is one with its settings; or nothing.
+    """One sentence on why a run starts although there is one with its settings; or nothing.
 
-    An unfinished run of the time before format versions is refused: its rounds may have been made
-    otherwise, and nobody could tell.
+    An unfinished run from before format versions is refused: its rounds may have been made
+    differently, which could not be detected.
     """
     if (place := RunFolder.of(identity, out).path).name != identity.name:
         rounds = identity.config.train.rounds
-        return f"{identity.name} has more rounds; running {rounds} anew in {place}"
+        return f"{identity.name} has more rounds; running {rounds} again in {place}"
     for folder, before in _beside(identity, out):
         if before.get("format") is None:
             if not _is_same_of_old(before["config"], identity):
                 continue
             if not (folder / RESULT).is_file():
                 raise RunError(
-                    f"{folder} is an unfinished run of an older format, which cannot be gone on "
-                    "with: move it away, then repeat the command to run anew."
+                    f"{folder} is an unfinished run of an older format, which cannot be "
+                    "resumed: move it away, then repeat the command to run again."
                 )
             found = "run folders have a format version"
         elif not (found := _news(before, identity)):
             continue
-        return f"{found} since {folder.name}; running anew in {out / identity.name}"
+        return f"{found} since {folder.name}; running again in {out / identity.name}"
     return ""
 
 
 def why_going_on(identity: Identity, folder: RunFolder) -> str:
-    """One sentence on a run that was finished or begun with fewer rounds; else nothing."""
+    """One sentence on a run that was finished or started with fewer rounds; else nothing."""
     before, wanted = folder.rounds, identity.config.train.rounds
     if before == wanted:
         return ""
@@ -57,7 +57,7 @@ def _beside(identity: Identity, out: Path) -> Iterator[tuple[Path, Mapping[str, 
 
 
 def _news(before: Mapping[str, Any], now: Identity) -> str:
-    """What is new since a run was recorded; nothing where its settings are others."""
+    """What changed since a run was recorded; nothing if its settings are different."""
     mine = now.config.resolved()
     if _but_rounds(before["config"]) != _but_rounds(mine) or before["identity"] == now.sha256:
         return ""
@@ -82,12 +82,12 @@ def _but_rounds(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_same_of_old(settings: Mapping[str, Any], now: Identity) -> bool:
-    """Whether settings, not all of their defaults written out, are those of a run."""
+    """Whether recorded settings, some without their defaults, are those of a run."""
     mine = now.config.resolved()
-    # Most differ in these already; resolving every one of a long list would take seconds.
+    # Most already differ in these; resolving every config of a long list would take seconds.
     if any(settings.get(name) != mine[name] for name in ("seed", "train", "evaluate")):
         return False
     try:
-        return resolve(make_config(settings)) == now.config
+        return resolve(config_of(settings)) == now.config
     except FedskewError:
         return False

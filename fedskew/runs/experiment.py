@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fedskew.config import Config, make_config
+from fedskew.config import Config
 from fedskew.data.build import build
-from fedskew.data.datasets import REGISTRY, load
-from fedskew.data.environments import whole_where_small, with_environments
+from fedskew.data.datasets import DATASETS, load
+from fedskew.data.environments import (
+    whole_where_small,
+    with_environments,
+    without_environment,
+)
 from fedskew.data.federation import Federation
-from fedskew.data.own import OPTIONS, load_function, load_own
+from fedskew.data.moments import standardised
+from fedskew.data.own import FILE_KNOBS, check_learnable, load_function, load_own
 from fedskew.data.presets import PRESETS
+from fedskew.engine.arithmetic import one_order
 from fedskew.errors import ConfigError, RunError, unknown
 from fedskew.federate.backends import Backend
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.planning import checked_model, made_up, make_plan, make_rounds
-from fedskew.federate.recipe import Stage, find
+from fedskew.federate.recipe import Stage
 from fedskew.federate.server import Handed, Progress, RoundRecord, federate, hand_over
+from fedskew.methods import find
 from fedskew.models import seeded
+from fedskew.registry.knobs import check_given
+from fedskew.registry.sources import edited
 from fedskew.runs.earlier import why_anew, why_going_on
 from fedskew.runs.finish import finish
 from fedskew.runs.folder import RunFolder
-from fedskew.runs.identity import Identity, identify, resolve, spelled_out
+from fedskew.runs.identity import FORMAT, SCALED_BY_CLIENTS, Identity, spelled_out
 from fedskew.runs.results import CONFIG, RESULT, Results
-from fedskew.sources import edited
-from fedskew.store import load_tensors
-from fedskew.views.figures import draw_run, is_drawn
+from fedskew.store import load_into, sweep
+from fedskew.trust.consent import allow_code_in
 
 Watch = Callable[[Progress, RoundRecord, Sequence[Row]], None]
 Tell = Callable[[str], None]
@@ -85,11 +94,10 @@ class Run:
 
         ``round`` is "selected" (best validation score) or "last".
         """
-        name = "global" if client is None else f"personal/{client}"
-        path = self.path / "models" / round / f"{name}.safetensors"
-        if not path.is_file():
-            saved = sorted(p.stem for p in path.parent.glob("*.safetensors"))
-            raise RunError(f"no model {name!r} in {self.path}; there are: {', '.join(saved)}.")
+        return load_into(self.untrained(), self.results.model_file(round, client))
+
+    def untrained(self) -> nn.Module:
+        """A client's model before any training, with whatever the method adds to it."""
         result = self.result
         module = seeded(
             result["model"]["name"], tuple(result["sample_shape"]), result["classes"],
@@ -97,9 +105,7 @@ class Run:
         )  # fmt: skip
         method = self.config.method
         extends = find(method.name).recipe(**method.knobs).extends
-        module = extends(module) if extends else module
-        module.load_state_dict(load_tensors(path))
-        return module.eval()
+        return extends(module) if extends else module
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -108,15 +114,30 @@ def _stamp(path: Path) -> tuple[int, int]:
     return found.st_ino, found.st_mtime_ns
 
 
-def load_run(path: str | Path) -> Run:
-    """Open a run folder."""
+def load_run(path: str | Path, *, allow_code: bool = False) -> Run:
+    """Open a run folder.
+
+    Code that it names (``module:function``) runs only with ``allow_code``, in a trusted folder
+    (``FEDSKEW_TRUST``), or where this process was given the same name already.
+    """
+    if allow_code:
+        allow_code_in(path)
     if not (Path(path) / CONFIG).is_file():
         raise RunError(f"{path} is not a run folder (it has no config.json).")
     return Run(Path(path))
 
 
-def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
-    """The federation a config describes."""
+@one_order()
+def make_federation(
+    config: Config, data_dir: Path | None = None, version: int = FORMAT
+) -> Federation:
+    """The federation a config describes, as run folders of some version have it."""
+    federation = _with_all_environments(config, data_dir, version)
+    held_out = config.federation.held_out_environment
+    return federation if held_out is None else without_environment(federation, held_out)
+
+
+def _with_all_environments(config: Config, data_dir: Path | None, version: int) -> Federation:
     section = spelled_out(config.federation)
     environments = {"kind": section.environments.name, **section.environments.knobs}
     wanted: dict[str, Any] = {
@@ -124,7 +145,7 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
     }
     for name in wanted:
         if name in section.options and ":" not in section.dataset:
-            raise ConfigError(f"{name} is no option of a dataset: set federation.{name} instead.")
+            raise ConfigError(f"{name} is not a knob of a dataset: set federation.{name} instead.")
     if ":" in section.dataset:
         for name in ("classes", "image", "features"):
             if getattr(section, name) is not None:
@@ -134,16 +155,17 @@ def make_federation(config: Config, data_dir: Path | None = None) -> Federation:
                 )
         own = load_function(section.dataset, **section.options)
         return with_environments(own, environments, config.split_seed)
-    if section.dataset in REGISTRY:
+    if section.dataset in DATASETS:
         dataset = load(section.dataset, data_dir, **wanted, **section.options)
-    elif Path(section.dataset).exists():
-        for name in section.options:
-            if name not in OPTIONS:
-                raise unknown("option of your own data", name, OPTIONS)
+    elif os.path.exists(section.dataset):
+        check_given(section.options, FILE_KNOBS, "your own data")
         dataset = load_own(section.dataset, **wanted, **section.options)
+        check_learnable(section.dataset, dataset)
     else:
-        known = [*REGISTRY, *PRESETS]
+        known = [*DATASETS, *PRESETS]
         raise unknown("dataset (nor is it a file or folder)", section.dataset, known)
+    if version < SCALED_BY_CLIENTS:
+        dataset = standardised(dataset, [dataset.train_rows])
     return build(
         dataset,
         partition=section.partition.name,
@@ -172,50 +194,20 @@ def local_backend(federation: Federation, folder: RunFolder) -> Backend:
 MakeBackend = Callable[[Federation, RunFolder], Backend]
 
 
-def run(
-    config: Config | Mapping[str, Any],
-    *,
-    out: str | Path = "runs",
-    data_dir: str | Path | None = None,
-    watch: Watch | None = None,
-    federation: Federation | None = None,
-    draw: bool = True,
-    tell: Tell | None = None,
-    backend: MakeBackend = local_backend,
-) -> Run:
-    """Run one experiment, or finish it, or return it if it is finished already.
-
-    A run is known by what decided its numbers: settings, your own code, and data (see
-    :mod:`fedskew.runs.identity`). ``tell`` is given a sentence where a run begins anew because
-    code or data changed; without it that is a Python warning. ``draw=False`` leaves figures out,
-    for programs that make hundreds of runs. ``backend`` makes who carries asks to clients.
-
-    >>> import tempfile
-    >>> settings = {"train": {"rounds": 2}, "model": {"name": "logistic"}}
-    >>> done = run(settings, out=tempfile.mkdtemp())
-    >>> done.result["rounds"], sorted(done.result["bytes"])
-    (2, ['down', 'up'])
-    """
-    config = resolve(config if isinstance(config, Config) else make_config(config))
-    directory = None if data_dir is None else Path(data_dir)
-    data = federation or make_federation(config, directory)
-    identity = identify(config, data)
-    return carry_out(
-        identity, lambda: data, Path(out), watch, draw=draw, tell=tell, backend=backend
-    )
-
-
 def carry_out(
     identity: Identity,
     load: Callable[[], Federation],
     out: Path,
     watch: Watch | None = None,
     *,
-    draw: bool = True,
     tell: Tell | None = None,
     backend: MakeBackend = local_backend,
 ) -> Run:
-    """Run what an identity says, or finish it; the data are loaded if they are needed."""
+    """Run what an identity says, or finish it, or return it if it is finished already.
+
+    ``load`` is called only where the data are needed; ``backend`` makes who carries asks to
+    clients.
+    """
     tell = tell or _warn
     folder = RunFolder.of(identity, out)
     if files := edited(identity.code):
@@ -223,20 +215,18 @@ def carry_out(
             f"{', '.join(files)} changed on disk since Python imported it, and is run as it was "
             "imported: start Python again to run it as it is now"
         )
-    begun, done = folder.holds(identity), Run(folder.path)
-    finished = begun and folder.has_finished(identity)
-    if finished and (is_drawn(folder.path) or not draw):
-        return done
+    sweep(folder.path)
+    begun = folder.holds(identity)
+    if begun and folder.has_finished(identity):
+        return Run(folder.path)
     federation = whole_where_small(load(), identity.config.train.batch_size)
-    if not finished:
-        if sentence := why_going_on(identity, folder) if begun else why_anew(identity, out):
+    if sentence := why_going_on(identity, folder) if begun else why_anew(identity, out):
+        tell(sentence)
+    with folder.opened(identity), one_order():
+        if sentence := folder.checkpoint.why_other_bits():
             tell(sentence)
-        with folder.opened(identity):
-            made = backend(federation, folder)
-            done = Run.just_finished(_run_stages(identity, made, folder, watch))
-    if draw:
-        draw_run(done, federation)
-    return done
+        made = backend(federation, folder)
+        return Run.just_finished(_run_stages(identity, made, folder, watch))
 
 
 def _warn(sentence: str) -> None:

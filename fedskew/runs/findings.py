@@ -1,27 +1,25 @@
-"""What a run's method left for people: its numbers, its file, its lines and its figures."""
+"""A run's findings, the extra results of its method: numbers, files, lines and figures."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedskew.config import Config
-from fedskew.errors import FedskewError, RunError
-from fedskew.federate.recipe import find
+from fedskew.errors import FedskewError
+from fedskew.methods import find
 from fedskew.parts.finding import Arrays, Finding
+from fedskew.store import read_arrays
 
 if TYPE_CHECKING:
-    from fedskew.views.picture import Picture
+    from fedskew.canvas import Picture
 
 
 def findings_of(
     config: Config, result: Mapping[str, Any]
 ) -> list[tuple[Finding, Mapping[str, Any]]]:
-    """The findings of a finished run with their numbers; none where the method's code is gone."""
+    """The findings of a finished run with their numbers; none if the method's code is missing."""
     try:
         leaves = find(config.method.name).recipe(**config.method.knobs).leaves
     except FedskewError:
@@ -41,12 +39,6 @@ def pictures_of(path: Path, config: Config, result: Mapping[str, Any]) -> Iterat
 
 
 def load_arrays(run: Path, name: str) -> Arrays:
-    """The arrays a finding left in a run's folder; none where clients keep theirs elsewhere."""
+    """The arrays a finding left in a run's folder; none if clients keep them elsewhere."""
     path = run / f"{name}.npz"
-    if not path.exists():
-        return {}
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {entry: stored[entry] for entry in stored.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise RunError(f"could not read {path}, which the run's method left: {error}.") from error
+    return read_arrays(path) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""The end of a run: last looks at its models, saving them, and the summary."""
+"""The end of a run: the final scores of its models, saving them, and the summary."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from fedskew.config import Config
 from fedskew.federate.backends import Backend
 from fedskew.federate.metrics import Row, by_group, summarise
 from fedskew.federate.plan import Plan
+from fedskew.federate.planning import make_rounds
+from fedskew.federate.privacy import Course, spent
+from fedskew.federate.recipe import Stage
 from fedskew.federate.roster import Roster
 from fedskew.federate.rows import broadcast_of, rows_of, score_tasks
 from fedskew.federate.server import Progress
@@ -18,11 +21,14 @@ from fedskew.runs.folder import RunFolder
 from fedskew.runs.results import Results
 from fedskew.store import make_folder, save_tensors
 
+WIDE = 10.0
+"""Features that reach beyond it are said to be unscaled; those of HAR, say, are not."""
+
 
 def finish(
     config: Config, plan: Plan, backend: Backend, folder: RunFolder, sent: Mapping[str, int]
 ) -> Results:
-    """Score what is scored once, save all models, sum up; from the last and the selected round.
+    """Compute the final scores, save all models, sum up; from the last and the selected round.
 
     ``sent`` says how many parameters a client sends each round, by stage.
     """
@@ -34,12 +40,12 @@ def finish(
         adapts: list[int | None] = []
         looks = which == "last" or selected != last
         if looks:
-            # As they are, models are looked at once more for what they said of every sample.
+            # Models as trained are scored once more, to save their answer for every sample.
             adapts = [None] if progress.round == selected else []
             at = config.evaluate.fine_tune_at
             if at in ("both", which) or selected == last:
                 adapts += range(len(plan.adapts))
-        rows, errors = _last_look(plan, backend, progress, which, adapts)
+        rows, errors = _final_scores(plan, backend, progress, which, adapts)
         more += rows
         notes += errors
         if looks and plan.recipe.objective.draws and backend.roster.central:
@@ -57,7 +63,7 @@ def finish(
 
 
 def _findings(plan: Plan, backend: Backend, progress: Progress) -> dict[str, dict[str, Any]]:
-    """What the recipe leaves for people, by finding and client."""
+    """The numbers of the recipe's findings, by finding and client."""
     if not plan.recipe.leaves:
         return {}
     members = backend.roster.seen
@@ -73,12 +79,12 @@ def _findings(plan: Plan, backend: Backend, progress: Progress) -> dict[str, dic
     return found
 
 
-def _last_look(
+def _final_scores(
     plan: Plan, backend: Backend, progress: Progress, which: str, adapts: Sequence[int | None]
 ) -> tuple[list[Row], list[str]]:
-    """Rows of adapted models, and who could not adapt; clients save their own models."""
+    """Rows of adapted models, and clients that could not adapt; clients save their models."""
     roster, state = backend.roster, progress.state
-    # Of the selected round models are also looked at as they are, sample by sample.
+    # At the selected round, models are also scored as trained, sample by sample.
     asked = score_tasks(
         plan, roster, state, progress.round, adapts, last=True, samples=None in adapts
     )
@@ -136,7 +142,7 @@ def _together(
 
 
 def _stage(folder: RunFolder, results: Results, name: str, parameters: int) -> dict[str, Any]:
-    """How long a stage went on, and what it sent."""
+    """How many rounds a stage took, and what it sent."""
     records = [record for record in results.records if record.stage == name]
     return {
         "name": name,
@@ -148,11 +154,51 @@ def _stage(folder: RunFolder, results: Results, name: str, parameters: int) -> d
     }
 
 
+def _privacy(config: Config, plan: Plan, roster: Roster, results: Results) -> dict[str, Any] | None:
+    """What all stages of the run told about a client, as far as that was to be bounded."""
+    courses = []
+    for stage in (*plan.recipe.prepares, Stage(plan.stage, plan.recipe)):
+        rounds = max(record.round for record in results.records if record.stage == stage.name)
+        per_round = make_rounds(config, stage, roster).clients_per_round
+        courses.append(Course(stage, rounds, per_round or len(roster.seen)))
+    return spent(courses, len(roster.seen))
+
+
 def _more_is_better(metric: str, primary: bool) -> bool:
-    """Whether the worst client is the one with least; ``primary`` says it of the main metric."""
+    """Whether a higher value is better; ``primary`` is the answer for the main metric."""
     if metric.endswith("loss"):
         return False
     return primary or metric.endswith("accuracy")
+
+
+def _passed_over(plan: Plan, results: Results) -> list[str]:
+    """Whether rounds could not be selected because clients' validation scores were missing."""
+    found = results.as_trained.where(
+        model=plan.primary_model, on="seen", split="validation",
+        metric=plan.recipe.objective.primary,
+    ).by_round()  # fmt: skip
+    most = max(map(len, found.values()), default=0)
+    short = sum(len(values) < most for values in found.values())
+    if not short:
+        return []
+    return [
+        f"in {short} of {len(found)} scored rounds validation scores of some clients are missing: "
+        f"only rounds with those of {most} clients could be selected."
+    ]
+
+
+def _as_stored(config: Config, roster: Roster) -> list[str]:
+    """What 'unit' left alone: it scales images only, for features have no range of their own."""
+    section = config.federation
+    scaled = section.normalise != "unit" or (section.features or {}).get("scale")
+    widest = max(-roster.low, roster.high)
+    if scaled or len(roster.sample_shape) != 1 or widest <= WIDE or ":" in section.dataset:
+        return []
+    return [
+        f"features were used as they are stored, from {roster.low:g} to {roster.high:g}, which few "
+        "models learn well from: federation.normalise = 'unit' scales images only. Set it to "
+        "'standard', or federation.features = {scale = 'feature'} for 0..1."
+    ]
 
 
 def summary(
@@ -163,7 +209,7 @@ def summary(
     last: int,
     selected: int,
 ) -> dict[str, Any]:
-    """The run in one dictionary: what tables and reports are made of."""
+    """The run in one dictionary, from which tables and reports are made."""
     odd = {member.name for member in roster.members if member.odd}
 
     def rows_in(number: int) -> list[Row]:
@@ -172,7 +218,6 @@ def summary(
 
     records = results.records
     higher = plan.recipe.objective.higher_is_better
-    per_round = config.train.clients_per_round
     scores = [
         {
             "at": at, "round": number, "model": model, "on": on, "adapted": how, "split": split,
@@ -195,13 +240,13 @@ def summary(
             "up": sum(record.bytes_up for record in records),
             "down": sum(record.bytes_down for record in records),
         },
-        "privacy": plan.recipe.aggregates.spent(
-            last, per_round or len(roster.seen), len(roster.seen)
-        ),
+        "privacy": _privacy(config, plan, roster, results),
         "failures": sum(len(record.failures) for record in records),
         "warnings": [
             *roster.warnings,
+            *_as_stored(config, roster),
             *plan.recipe.objective.remarks(roster),
+            *_passed_over(plan, results),
         ],
         "seconds": results.seconds,
         "plan": plan.execution.as_dict(),

@@ -17,34 +17,41 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
+from pydantic_core import PydanticSerializationError
+
 import fedskew
 from fedskew.config import Config, FederationSection, Named
-from fedskew.data.choice import Choice
-from fedskew.data.datasets import REGISTRY
+from fedskew.data.datasets import DATASETS
 from fedskew.data.environments import ENVIRONMENTS
 from fedskew.data.features import SETTINGS
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
-from fedskew.data.own import OPTIONS
+from fedskew.data.own import FILE_KNOBS
 from fedskew.data.partition import PARTITIONS
 from fedskew.data.presets import PRESETS, expanded
 from fedskew.data.skew import SKEWS
-from fedskew.errors import unknown
+from fedskew.errors import ConfigError
 from fedskew.federate.holdings import roster_of
 from fedskew.federate.planning import stage_model
-from fedskew.federate.recipe import Stage, find, methods, noting
+from fedskew.federate.recipe import Stage
+from fedskew.methods import METHODS, find
+from fedskew.methods.registry import noting
 from fedskew.models.registry import MODELS
-from fedskew.plugins import import_function
-from fedskew.sources import code_of
+from fedskew.registry.entries import Registry
+from fedskew.registry.sources import code_of
+from fedskew.trust.plain import check_plain
 
-FORMAT = 1
+FORMAT = 2
 """The version of run folders. Raise it with every change of code that changes a number of any run
 for the same settings, or the files of a run folder: no run is then mistaken for one made before.
 The version of the package does not count, so an update that changes no number keeps every run."""
+SCALED_BY_CLIENTS = 2
+"""The first version whose clients standardise by their training rows. Before, all rows outside the
+published test split counted: those of unseen clients and, without such a split, of tests."""
 
 
 def spelled_out(section: FederationSection) -> FederationSection:
-    """The section with the base dataset and the skew that a preset stands for."""
+    """The section with the base dataset, the skew and the rest that a preset stands for."""
     if section.dataset not in PRESETS:
         return section
     found = expanded(section.dataset, section.options, section.normalise)
@@ -53,6 +60,8 @@ def spelled_out(section: FederationSection) -> FederationSection:
             "dataset": found.dataset,
             "options": {},
             "normalise": found.normalise,
+            "classes": found.classes if section.classes is None else section.classes,
+            "image": found.image if section.image is None else section.image,
             "skew": [Named(**found.skew), *section.skew],
         }
     )
@@ -67,6 +76,7 @@ def resolve(config: Config) -> Config:
     ({'hidden': [200, 200]}, 0.01)
     """
     find(config.method.name).recipe(**config.method.knobs)
+    check_plain({"method": config.method.knobs})
     return config.model_copy(
         update={
             "method": resolved_method(config.method),
@@ -87,8 +97,8 @@ def resolved_method(method: Named) -> Named:
     base = knobs.get("base")
     given: dict[str, Any] = dict(base) if isinstance(base, Mapping) else {"name": base}
     name = given.get("name")
-    ours = found.make.__module__.startswith("fedskew.")
-    if ours and isinstance(name, str) and (":" in name or name in methods()):
+    ours = found.function.__module__.startswith("fedskew.")
+    if ours and isinstance(name, str) and (":" in name or name in METHODS):
         knobs["base"] = resolved_method(Named(**given)).model_dump()
     return _plain(Named(name=method.name, **knobs))
 
@@ -103,24 +113,28 @@ def _resolved_federation(section: FederationSection) -> FederationSection:
         updates["features"] = None if set(features.values()) == {None} else features
     if ":" not in section.dataset:
         partition = section.partition
-        if partition.name not in PARTITIONS:
-            raise unknown("partition", partition.name, PARTITIONS)
-        PARTITIONS[partition.name].check(partition.knobs)
+        PARTITIONS.find(partition.name).check(partition.knobs)
         updates["partition"] = _with_defaults(partition, PARTITIONS)
-        entry = REGISTRY.get(section.dataset)
-        updates["options"] = {**(entry.defaults if entry else OPTIONS), **section.options}
+        entry = DATASETS.get(section.dataset)
+        files = {name: knob.default for name, knob in FILE_KNOBS.items()}
+        updates["options"] = {**(entry.defaults if entry else files), **section.options}
     return section.model_copy(update=updates)
 
 
-def _with_defaults(chosen: Named, known: Mapping[str, Any]) -> Named:
-    """What was picked by name with its defaults; whoever builds it refuses what is unknown."""
-    defaults = known[chosen.name].knobs if chosen.name in known else {}
+def _with_defaults(chosen: Named, known: Registry[Any]) -> Named:
+    """What was picked by name, with its defaults."""
+    defaults = known.find(chosen.name).defaults
     return _plain(Named(name=chosen.name, **{**defaults, **chosen.knobs}))
 
 
 def _plain(chosen: Named) -> Named:
     """With lists for tuples, as settings are read back from a file."""
-    return Named(**chosen.model_dump(mode="json"))
+    try:
+        return Named(**chosen.model_dump(mode="json"))
+    except PydanticSerializationError as error:
+        raise ConfigError(
+            f"a knob of {chosen.name!r} is no plain value, which no run folder can keep: {error}."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -210,7 +224,7 @@ def identify(config: Config, federation: Federation, data: str | None = None) ->
         for model, stage in models
     )
     chosen = [config.model, *(model for model, _ in models if model is not None)]
-    picked = [(method.name, method.make) for method, _ in noted]
+    picked = [(method.name, method.function) for method, _ in noted]
     picked += [*_models(chosen), *_data_functions(config.federation)]
     return Identity(
         config=config,
@@ -223,23 +237,20 @@ def identify(config: Config, federation: Federation, data: str | None = None) ->
 
 def _models(chosen: Sequence[Named]) -> Iterator[tuple[str, Callable[..., Any]]]:
     for model in chosen:
-        if ":" in model.name:
-            yield model.name, import_function("model", model.name)
-        elif model.name in MODELS:
-            yield model.name, MODELS[model.name].factory
+        yield model.name, MODELS.find(model.name).function
 
 
 def _data_functions(section: FederationSection) -> Iterator[tuple[str, Callable[..., Any]]]:
-    if ":" in section.dataset:
-        yield section.dataset, import_function("dataset", section.dataset)
-    registries: list[tuple[Named, Mapping[str, Choice]]] = [
-        (section.partition, PARTITIONS),
+    if ":" in section.dataset or section.dataset in DATASETS:
+        yield section.dataset, DATASETS.find(section.dataset).function
+    registries: list[tuple[Named, Registry[Any]]] = [
         (section.environments, ENVIRONMENTS),
         *((skew, SKEWS) for skew in section.skew),
     ]
+    if ":" not in section.dataset:
+        registries.append((section.partition, PARTITIONS))
     for chosen, known in registries:
-        if chosen.name in known:
-            yield chosen.name, known[chosen.name].function
+        yield chosen.name, known.find(chosen.name).function
 
 
 def hash_of(values: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a run folder tells, read once: figures, tables, comparisons, deployed clients ask here."""
+"""The contents of a run folder, read once for figures, tables, comparisons and deployment."""
 
 from __future__ import annotations
 
@@ -6,41 +6,56 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedskew.config import Config, make_config
-from fedskew.errors import RunError
+from fedskew.config import Config, config_of
+from fedskew.errors import ConfigError, RunError, unknown
 from fedskew.federate.metrics import MAIN
+from fedskew.federate.own_models import NAMES, OWN, own_models
 from fedskew.federate.server import RoundRecord
+from fedskew.runs.logs import Extent, extents
 from fedskew.runs.rows import Rows, read_lines, read_rows
-from fedskew.store import read_json
+from fedskew.runs.summary import checked_summary
+from fedskew.store import check_sha256, read_sealed
+from fedskew.trust.consent import code_named_in, found_in_file
 
 CONFIG, CHECKPOINT, RESULT = "config.json", "checkpoint.json", "result.json"
 METRICS, ROUNDS, TIMING = "metrics.jsonl", "rounds.jsonl", "timing.jsonl"
+MODELS = "models"
 
 
 def recorded(folder: Path) -> dict[str, Any]:
     """What a run folder keeps of the run's identity, for reading only.
 
-    One file is read once, however many runs look for those that were made before them.
+    Each file is read once, however many runs search for earlier ones.
     """
     path = folder / CONFIG
     try:
         found = path.stat()
     except OSError as error:
         raise RunError(f"could not read {path}: {error}.") from error
-    return _recorded(path.resolve(), found.st_ino, found.st_mtime_ns)
+    settings, code = _recorded(path.resolve(), found.st_ino, found.st_mtime_ns)
+    found_in_file(path, code)
+    return settings
 
 
 @lru_cache(maxsize=2048)
-def _recorded(path: Path, inode: int, written: int) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(path)
-    return found
+def _recorded(path: Path, inode: int, written: int) -> tuple[dict[str, Any], frozenset[str]]:
+    found = read_sealed(path)
+    code = found.get("code", {})
+    if (
+        not isinstance(found["config"], dict)
+        or not isinstance(found.get("data", ""), str)
+        or not isinstance(code, dict)
+        or not all(isinstance(file, dict) and "file" in file for file in code.values())
+    ):
+        raise RunError(f"{path} is not what a run was begun with.")
+    return found, code_named_in(found)
 
 
 class Results:
     """One run's settings, numbers and summary; each file is read when it is first asked for.
 
-    Of a run that is not finished, the last complete round is the last that counts, whatever was
-    written since. Who has just written the last line of all says that the folder is ``whole``.
+    In an unfinished run, the last complete round is the last that counts, whatever was written
+    since. ``whole`` says that the caller has just written the last line of all.
     """
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
@@ -53,25 +68,48 @@ class Results:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What the run was begun with: its config, and the hashes of its code and data."""
+        """What the run was started with: its config, and the hashes of its code and data."""
         return recorded(self.path)
 
     @cached_property
     def config(self) -> Config:
-        return make_config(self.settings["config"])
+        try:
+            return config_of(self.settings["config"])
+        except ConfigError as error:
+            raise RunError(f"{self.path / CONFIG} holds no settings of a run: {error}") from error
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The run in one dictionary; only a finished one has it."""
         if not self.is_finished:
             raise RunError(f"{self.path} is not a finished run; repeat its command to finish it.")
-        found: dict[str, Any] = read_json(self.path / RESULT)
-        return found
+        return checked_summary(self.path / RESULT, read_sealed(self.path / RESULT))
+
+    def model_file(self, round: str, client: str | None = None) -> Path:
+        """The file of the global model or of a client's own; a damaged one is refused.
+
+        ``round`` is "selected" or "last".
+        """
+        folder = self.path / MODELS / round
+        self._check(folder / OWN / NAMES)
+        saved = own_models(folder)
+        if client is not None and client not in saved:
+            raise unknown("client with a model of its own", client, saved)
+        path = folder / "global.safetensors" if client is None else saved[client]
+        if not path.is_file():
+            raise RunError(f"no global model in {self.path}; there are: {', '.join(saved)}.")
+        self._check(path)
+        return path
+
+    def _check(self, path: Path) -> None:
+        """Refuse a file that is not as the run left it; earlier versions recorded no hashes."""
+        hashes = self.summary.get("hashes", {})
+        check_sha256(path, hashes.get(path.relative_to(self.path).as_posix()))
 
     @cached_property
     def rows(self) -> Rows:
         """Every measured number."""
-        return read_rows(self.path / METRICS, self._length(METRICS))
+        return read_rows(self.path / METRICS, *self._counts(METRICS))
 
     @cached_property
     def as_trained(self) -> Rows:
@@ -81,23 +119,32 @@ class Results:
     @cached_property
     def records(self) -> tuple[RoundRecord, ...]:
         """What happened in each round, besides its scores."""
-        return tuple(read_lines(self.path / ROUNDS, _record, self._length(ROUNDS)))
+        return tuple(read_lines(self.path / ROUNDS, _record, *self._counts(ROUNDS)))
 
     @cached_property
     def seconds(self) -> float:
         """How long all rounds took."""
-        return sum(read_lines(self.path / TIMING, _seconds, self._length(TIMING)), start=0.0)
+        return sum(read_lines(self.path / TIMING, _seconds, *self._counts(TIMING)), start=0.0)
 
-    def _length(self, name: str) -> int | None:
-        """How much of a log counts; None for all of it."""
-        if self._whole or self.is_finished:
-            return None
-        return int(self._committed.get(name, 0))
+    def _counts(self, name: str) -> tuple[int | None, str | None]:
+        """How much of a log counts (None: all of it), and its hash if it is known."""
+        if self._whole:
+            return None, None
+        if self.is_finished:
+            return None, self.summary.get("hashes", {}).get(name)
+        found = self._committed.get(name, Extent())
+        return found.length, found.sha256
 
     @cached_property
-    def _committed(self) -> dict[str, int]:
+    def _committed(self) -> dict[str, Extent]:
         path = self.path / CHECKPOINT
-        return dict(read_json(path)["lengths"]) if path.exists() else {}
+        if not path.exists():
+            return {}
+        found = read_sealed(path)
+        lengths = found.get("lengths")
+        if not isinstance(lengths, dict) or not all(type(n) is int for n in lengths.values()):
+            raise RunError(f"{path} does not say how long the logs of its rounds are.")
+        return extents(found)
 
 
 def _record(line: dict[str, Any]) -> RoundRecord:

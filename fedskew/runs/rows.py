@@ -1,7 +1,8 @@
-"""Metric rows in columns: a file is read in one pass, and rows are found by the names they bear."""
+"""Metric rows in columns: a file is read in one pass, and rows are selected by their names."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -14,39 +15,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.errors import RunError
-from fedskew.federate.metrics import Row
+from fedskew.federate.metrics import Row, plain_mean
+from fedskew.runs.logs import Extent, refuse_other
 
 Text = Literal["stage", "model", "on", "client", "adapted", "split", "metric"]
 TEXTS: tuple[Text, ...] = get_args(Text)
-"""In the order in which a row has them."""
+"""The text fields of a row, in their order."""
 FIELDS = {field.name for field in fields(Row)}
 Made = TypeVar("Made")
 Wanted = str | Collection[str] | None
-"""A name, or several of which any will do; None for whatever there is."""
+"""A name, or several of which any matches; None matches all."""
 Whole = NDArray[np.int32]
-"""Large enough for all that is counted here, and half as large as what numpy prefers."""
+"""Large enough for all counts here, and half as large as numpy's default."""
 PORTION = 1 << 18
-"""So many bytes of a file are in memory at once, and the rest of a line."""
+"""How many bytes of a file are in memory at once, plus the rest of a line."""
 SHOWN = 80
-"""So many bytes of a damaged line are shown."""
+"""How many bytes of a damaged line are shown."""
 AS_WRITTEN = re.compile(
     rb'^\{"stage": ("[^"\\]*"), "round": (\d+), "model": (.*), '
     rb'"value": (-?\d[\d.eE+-]*|NaN|-?Infinity), "n": (\d+)\}\n',
     re.MULTILINE,
 )
-"""A line as run folders write it. Taking it apart is three times as fast as reading any JSON."""
-
-
-def plain_mean(values: Sequence[float]) -> float:
-    """The very sum a run chooses its round by: another order of rounding could break a tie anew."""
-    return sum(values) / len(values)
+"""A line as run folders write it. Matching it is three times as fast as parsing JSON."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """All rows of a run. Those that differ in round, value and n alone belong to one series.
+    """All rows of a run. Rows that differ only in round, value and n belong to one series.
 
-    ``codes`` numbers each of a series' texts by its place in ``names``.
+    ``codes`` gives each text of a series as its position in ``names``.
     """
 
     series: Whole
@@ -78,7 +75,7 @@ class Rows:
         split: Wanted = None,
         metric: Wanted = None,
     ) -> Rows:
-        """Those rows that bear all of these names."""
+        """The rows that have all of these names."""
         wanted: dict[Text, Wanted] = {
             "stage": stage, "model": model, "on": on, "client": client, "adapted": adapted,
             "split": split, "metric": metric,
@@ -108,13 +105,13 @@ class Rows:
         return self._columns.n[self._places]
 
     def texts(self, text: Text) -> list[str]:
-        """Each row's text of one kind."""
+        """Each row's value of one text field."""
         names = self._columns.names[text]
         codes = self._columns.codes[text][self._columns.series[self._places]]
         return [names[code] for code in codes.tolist()]
 
     def names(self, text: Text) -> list[str]:
-        """The different texts of one kind, in the order in which they first appear."""
+        """The different values of one text field, in the order in which they first appear."""
         codes = self._columns.codes[text][self._columns.series[self._places]]
         different, first = np.unique(codes, return_index=True)
         return [self._columns.names[text][code] for code in different[np.argsort(first)].tolist()]
@@ -132,53 +129,63 @@ class Rows:
         return {number: float(mean(values)) for number, values in self.by_round().items()}
 
     def by_client(self) -> dict[str, float]:
-        """Each client's value; of several, the last."""
+        """Each client's value; the last if there are several."""
         return dict(zip(self.texts("client"), self.value.tolist(), strict=True))
 
     def rows(self) -> list[Row]:
-        """Each row as an object of its own, for those who have few."""
+        """Each row as an object, for small numbers of rows."""
         stage, *others = (self.texts(text) for text in TEXTS)
         numbers = (self.value.tolist(), self.n.tolist())
         return [*map(Row, stage, self.round.tolist(), *others, *numbers)]
 
 
-def read_rows(path: Path, length: int | None = None) -> Rows:
-    """The rows of a file, or of those lines that begin in so many of its first bytes.
+def read_rows(path: Path, length: int | None = None, sha256: str | None = None) -> Rows:
+    """The rows of a file, or of those lines that start within its first ``length`` bytes.
 
-    Where there is no file, there are no rows.
+    If there is no file, there are no rows. Bytes with another hash than is given are refused.
     """
     reader = _Reader(path)
-    for portion in _portions(path, length):
+    for portion in _portions(path, length, sha256):
         reader.take(portion)
     return reader.rows()
 
 
 def read_lines(
-    path: Path, make: Callable[[dict[str, Any]], Made], length: int | None = None
+    path: Path,
+    make: Callable[[dict[str, Any]], Made],
+    length: int | None = None,
+    sha256: str | None = None,
 ) -> list[Made]:
-    """What is made of each line of a short file, or of those that begin in so many bytes."""
-    lines = b"".join(_portions(path, length)).splitlines()
-    return [_made(path, number, line, make) for number, line in enumerate(lines, start=1)]
+    """An object for each line of a short file, or for those that start within ``length`` bytes."""
+    found: list[Made] = []
+    # A line that cannot be read says more than a hash that differs, so it is reported first.
+    for portion in _portions(path, length, sha256):
+        for line in portion.splitlines():
+            found.append(_made(path, len(found) + 1, line, make))
+    return found
 
 
-def _portions(path: Path, length: int | None) -> Iterator[bytes]:
-    """Whole lines, about as many at once as are fast to work on."""
-    left = math.inf if length is None else length
+def _portions(path: Path, length: int | None, sha256: str | None) -> Iterator[bytes]:
+    """Whole lines, in portions of a size that is fast to process."""
+    left, read, hashed = math.inf if length is None else length, 0, hashlib.sha256()
     try:
         with open(path, "rb") as file:
             while portion := file.read(int(min(PORTION, left))):
                 if not portion.endswith(b"\n"):
                     portion += file.readline()
-                left = max(0, left - len(portion))
+                hashed.update(portion if left >= len(portion) else portion[: int(left)])
+                left, read = max(0, left - len(portion)), read + len(portion)
                 yield portion
     except FileNotFoundError:
-        return
+        pass
     except OSError as error:
         raise RunError(f"could not read {path}: {error.strerror or error}.") from error
+    if sha256 is not None:
+        refuse_other(path, Extent(length or 0, sha256), Extent(read, hashed.hexdigest()))
 
 
 def _made(path: Path, number: int, line: bytes, make: Callable[[dict[str, Any]], Made]) -> Made:
-    """What is made of a line; of a damaged one, an error that says where it is."""
+    """The object made from a line; for a damaged one, an error that says where it is."""
     try:
         return make(dict(json.loads(line)))
     except (KeyError, TypeError, ValueError) as error:
@@ -186,7 +193,7 @@ def _made(path: Path, number: int, line: bytes, make: Callable[[dict[str, Any]],
 
 
 class _Series(dict[tuple[bytes, bytes], int]):
-    """Series by their text in the file: most lines are of one that was met before."""
+    """Series by their text in the file: most lines belong to a series seen before."""
 
     def __init__(self) -> None:
         self.names: dict[tuple[str, ...], int] = {}
@@ -207,7 +214,7 @@ class _Series(dict[tuple[bytes, bytes], int]):
 
 
 class _Reader:
-    """Rows on their way from lines into columns."""
+    """Reads lines into columns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,34 +1,38 @@
-"""Images of autoencoders: which test samples they are shown on, what they draw, and grids of them.
+"""Images of autoencoders: reconstructions of test samples, drawn samples, and grids of both.
 
-The tables name the samples, or hold the codes, that the run's models turn into images again.
+The tables name the samples, or hold the codes, from which the run's models make the images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedskew.canvas import Picture, Table, blank_figure, short
 from fedskew.data.federation import Federation
 from fedskew.parts.generative import decode, describe_codes, latent_of
 from fedskew.types import Indices
-from fedskew.views.generative import GLOBAL, Table, Vaes, bound, prior_codes, test_rows
+from fedskew.views.generative import GLOBAL, Vaes, bound, prior_codes, test_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Shade = tuple[float, float]
-"""The values that black and white stand for."""
+"""The values shown as black and as white."""
 
 ROWS, COLUMNS = 10, 10
-"""The most clients with images of their own, and the most images beside each other."""
+"""The most clients with images, and the most images side by side."""
 SIDE = 8
-"""Samples of the global model are a square of so many; a client's are one row of it."""
+"""The global model's samples make a square of this side; a client's make one row."""
 
 
 class Images(NamedTuple):
-    """A grid of images, as one, and what stands beside its rows and above its columns."""
+    """A grid of images as one image, and the labels of its rows and columns."""
 
     title: str
     grid: NDArray[np.float64]
@@ -37,7 +41,7 @@ class Images(NamedTuple):
 
 
 def reconstruction_table(vaes: Vaes, federation: Federation) -> Table:
-    """Which test samples each model is shown on, and the squared error of its reconstructions."""
+    """Which test samples each model reconstructs in the figure, and the squared errors."""
     shown = [(GLOBAL, test_rows(federation))] if vaes.has_global else []
     shown += [(name, federation.by_name[name].test) for name in vaes.owners[:ROWS]]
     table: Table = []
@@ -49,16 +53,19 @@ def reconstruction_table(vaes: Vaes, federation: Federation) -> Table:
         errors = (reconstructed(vaes.model(name), x) - x).square().flatten(1).sum(dim=1).tolist()
         table += [
             {
-                "model": name, "column": column, "sample": int(sample),
-                "class": federation.class_names[int(federation.y[sample])], "squared_error": error,
+                "model": name,
+                "column": column,
+                "sample": int(sample),
+                "class": federation.class_names[int(federation.y[sample])],
+                "squared_error": error,
             }
             for column, (sample, error) in enumerate(zip(chosen, errors, strict=True), 1)
-        ]  # fmt: skip
+        ]
     return table
 
 
 def sample_table(vaes: Vaes, federation: Federation, seed: int) -> Table:
-    """The codes drawn for each model, and the class a model's owner has most of."""
+    """The codes drawn for each model, and the most frequent class of the model's owner."""
     owners = vaes.owners[:ROWS]
     latent = latent_of(vaes.model(GLOBAL if vaes.has_global else owners[0]))
     shown = [(GLOBAL, SIDE**2)] if vaes.has_global else []
@@ -76,10 +83,36 @@ def sample_table(vaes: Vaes, federation: Federation, seed: int) -> Table:
     ]
 
 
+def reconstruction_picture(
+    vaes: Vaes, federation: Federation, shade: Shade, method: str
+) -> Picture:
+    """Test images and the models' reconstructions."""
+    table = reconstruction_table(vaes, federation)
+    title = f"{method}: test images and what the models make of them"
+
+    def draw() -> Figure:
+        panels = reconstructed_images(table, vaes, federation, shade)
+        return image_figure(panels, title, stacked=True)
+
+    return Picture("reconstructions", table, draw)
+
+
+def sample_picture(
+    vaes: Vaes, federation: Federation, shade: Shade, seed: int, method: str
+) -> Picture:
+    """Samples that the models decode from noise."""
+    table, title = sample_table(vaes, federation, seed), f"{method}: samples drawn by the models"
+
+    def draw() -> Figure:
+        return image_figure(sampled_images(table, vaes, shade), title, stacked=False)
+
+    return Picture("samples", table, draw)
+
+
 def reconstructed_images(
     table: Table, vaes: Vaes, federation: Federation, shade: Shade
 ) -> list[Images]:
-    """A grid a model: test images, and below them what it makes of them."""
+    """One grid per model: test images, and below them its reconstructions."""
     panels = []
     for name, lines in _by_model(table):
         x = federation.x[[line["sample"] for line in lines]]
@@ -110,16 +143,43 @@ def sampled_images(table: Table, vaes: Vaes, shade: Shade) -> list[Images]:
     return panels
 
 
+def image_figure(panels: Sequence[Images], title: str, stacked: bool) -> Figure:
+    """Grids of images, below or beside each other."""
+    highs, wides = zip(*(panel.grid.shape[:2] for panel in panels), strict=True)
+    wide, high = (max(wides), sum(highs)) if stacked else (sum(wides), max(highs))
+    width = 7.0 if 1 < len(panels) <= 3 else 5.5
+    margin = 0.3 + 0.07 * min(30, max(len(row) for panel in panels for row in panel.rows))
+    figure = blank_figure(width + margin, width * high / wide + 0.5 + 0.25 * len(panels) * stacked)
+    figure.set_layout_engine("compressed")
+    shape = (len(panels), 1) if stacked else (1, len(panels))
+    for axes, panel in zip(figure.subplots(*shape, squeeze=False).flat, panels, strict=True):
+        axes.imshow(panel.grid, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        if not stacked:
+            # Side by side, images have the same size: the shorter grid leaves space empty.
+            axes.set_ylim(max(highs) - 0.5, -0.5)
+        axes.set_title(panel.title, fontsize=9)
+        places = [
+            (np.arange(len(labels)) + 0.5) * (size - 1) / max(1, len(labels))
+            for labels, size in zip(panel[2:], panel.grid.shape, strict=False)
+        ]
+        axes.set_yticks(places[0], [short(row, 30) for row in panel.rows], fontsize=7)
+        axes.set_xticks(places[1], [short(name, 10) for name in panel.columns], fontsize=6)
+        axes.tick_params(length=0, labeltop=True, labelbottom=False)
+        axes.spines[:].set_visible(False)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
 def reconstructed(model: nn.Module, x: Tensor) -> Tensor:
-    """The samples that the means of the samples' codes stand for."""
+    """The reconstructions of samples, decoded from the means of their codes."""
     coder = bound(model)
     return decode(coder, describe_codes(coder, x)[0])
 
 
 def examples(labels: NDArray[np.int64], most: int) -> Indices:
-    """Positions of at most so many samples, by class: each class's first, then its second, ...
+    """Positions of at most ``most`` samples, by class: each class's first, then its second, ...
 
-    Of more classes than that, evenly chosen ones are shown.
+    If there are more classes than that, evenly spaced ones are shown.
 
     >>> examples(np.array([2, 2, 0, 1, 2]), 4).tolist()
     [2, 3, 0, 1]
@@ -133,7 +193,7 @@ def examples(labels: NDArray[np.int64], most: int) -> Indices:
 
 
 def display_range(images: Tensor) -> Shade:
-    """The values shown as black and as white: all but the outermost of the real ones lie between.
+    """The values shown as black and as white: all real values but the outermost lie between.
 
     >>> display_range(torch.tensor([-1.0] * 500 + [1.0] * 499 + [40.0]))
     (-1.0, 1.0)

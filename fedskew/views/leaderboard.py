@@ -9,33 +9,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedskew.comparisons.statistics import Interval
 
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds and, with more than one seed, the sample standard deviation."""
 
-    mean: float
-    std: float | None = None
+def shown(found: Interval | None, metric: str, sign: str = "") -> str:
+    """A mean with half its 95 % t-interval, if there is one.
 
-    def show(self, metric: str) -> str:
-        """
-        >>> Spread(0.91234, 0.0042).show("accuracy")
-        '0.912 ± 0.004'
-        """
-        if math.isnan(self.mean):
-            return "–"
-        digits = ".3f" if metric == "accuracy" else ".4g"
-        spread = "" if self.std is None else f" ± {self.std:{digits}}"
-        return f"{self.mean:{digits}}{spread}"
+    >>> shown(Interval(0.91234, 0.90814, 0.91654, 3), "accuracy")
+    '0.912 ± 0.004'
+    """
+    if found is None or math.isnan(found.mean):
+        return "–"
+    digits = ".3f" if metric == "accuracy" else ".4g"
+    half = f" ± {found.half:{digits}}" if math.isfinite(found.half) else ""
+    return f"{found.mean:{sign}{digits}}{half}"
 
 
 @dataclass(frozen=True)
 class Effective:
-    """What it took a method to score what the best other ever scored, mean over seeds.
+    """The cost until a method reaches the best score of any other method, mean over seeds.
 
     ``own_best`` counts the seeds in which it never did: there its own best round counts.
     ``megabytes`` and ``parameters`` are what a client sent and received by then; older runs do
-    not tell how many parameters.
+    not record the number of parameters.
     """
 
     rounds: float
@@ -56,28 +52,32 @@ class Effective:
 class Standing:
     """One method's row: all scores are of the test split, over clients, averaged over seeds.
 
-    ``model`` says which model was scored: "global", or each client's "personal" one.
-    ``megabytes`` is what a run sent both ways; the pooled reference has none to tell.
-    ``effective`` is None for references and for whoever sends nothing.
+    ``model`` says which model was scored: "global", or each client's "personal" one. ``gain`` is
+    ``score`` minus that of training alone, paired by seed, positive if the method is better;
+    None for training alone itself, and if that did not run. ``megabytes`` is what a run sent
+    both ways, None for the pooled reference. ``effective`` is None for references and methods
+    that send nothing.
     """
 
     method: str
     reference: bool
     model: str
-    score: Spread
-    last: Spread
-    worst: Spread
-    bottom_decile: Spread
-    adapted: Spread | None
-    central: Spread | None
-    unseen: Spread | None
+    score: Interval
+    gain: Interval | None
+    last: Interval
+    worst: Interval
+    bottom_decile: Interval
+    adapted: Interval | None
+    central: Interval | None
+    unseen: Interval | None
     megabytes: float | None
     effective: Effective | None
     seconds: float
     runs: tuple[Path, ...]
 
 
-SCORES: dict[str, Callable[[Standing], Spread | None]] = {
+GAIN = "gain over local"
+SCORES: dict[str, Callable[[Standing], Interval | None]] = {
     "mean": lambda s: s.score,
     "worst client": lambda s: s.worst,
     "bottom decile": lambda s: s.bottom_decile,
@@ -95,19 +95,24 @@ EFFECTIVE: dict[str, Callable[[Effective], str]] = {
 
 
 def cells(leaderboard: Sequence[Standing], metric: str) -> tuple[list[str], list[list[str]]]:
-    """Header and rows as text; columns that concern nobody are left out."""
-    kept = {h: of for h, of in SCORES.items() if any(of(s) is not None for s in leaderboard)}
+    """Header and rows as text; columns without any value are left out."""
+    first, *more = [
+        (head, of) for head, of in SCORES.items() if any(of(s) is not None for s in leaderboard)
+    ]
     spent = EFFECTIVE if has_effective(leaderboard) else {}
-    header = ["method", "model", *kept, "MB sent", *spent, "seconds"]
+    gains = [GAIN] if has_gain(leaderboard) else []
+    heads = [first[0], *gains, *(head for head, _ in more)]
+    header = ["method", "model", *heads, "MB sent", *spent, "seconds"]
     rows = []
     for standing in leaderboard:
-        spreads = [of(standing) for of in kept.values()]
         effective = standing.effective
         rows.append(
             [
                 f"{standing.method} *" if standing.reference else standing.method,
                 standing.model,
-                *("–" if spread is None else spread.show(metric) for spread in spreads),
+                shown(first[1](standing), metric),
+                *(shown(standing.gain, metric, "+") for _ in gains),
+                *(shown(of(standing), metric) for _, of in more),
                 "–" if standing.megabytes is None else f"{standing.megabytes:.1f}",
                 *("–" if effective is None else show(effective) for show in spent.values()),
                 f"{standing.seconds:.1f}",
@@ -117,12 +122,17 @@ def cells(leaderboard: Sequence[Standing], metric: str) -> tuple[list[str], list
 
 
 def has_effective(leaderboard: Sequence[Standing]) -> bool:
-    """Whether anybody has effective rounds to show."""
+    """Whether any method has effective rounds to show."""
     return any(standing.effective is not None for standing in leaderboard)
 
 
+def has_gain(leaderboard: Sequence[Standing]) -> bool:
+    """Whether any method can be compared with training alone."""
+    return any(standing.gain is not None for standing in leaderboard)
+
+
 def footnote(leaderboard: Sequence[Standing]) -> str:
-    """What the star means, where there is one."""
+    """What the star means, if there is one."""
     starred = any(standing.reference for standing in leaderboard)
     return "* reference: local is no federation, central is all data pooled." if starred else ""
 
@@ -135,7 +145,7 @@ def to_text(leaderboard: Sequence[Standing], metric: str) -> str:
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> list[str]:
-    """Lines of a table whose first columns are words, the others numbers.
+    """Lines of a table whose first ``words`` columns are words, the others numbers.
 
     >>> print(*aligned(["who", "score"], [["ann", "7"]]), sep="\\n")
     who  score
@@ -168,31 +178,36 @@ def to_markdown(
 
 
 def to_csv(leaderboard: Sequence[Standing], metric: str) -> str:
-    """One number a cell, unrounded; empty where there is none."""
+    """One number per cell, unrounded; empty if there is none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [header.replace(" ", "_").replace("-", "_") for header in SCORES]
-    spreads = [column for name in names for column in (name, f"{name}_std")]
-    spent = [
-        "effective_rounds", "own_best_seeds", "effective_megabytes", "effective_parameters",
-    ]  # fmt: skip
-    writer.writerow(
-        ["method", "reference", "model", "metric", *spreads, "megabytes", *spent, "seconds", "runs"]
-    )
+    scores = [column for name in names for column in (name, f"{name}_std")]
+    spent = ["effective_rounds", "own_best_seeds", "effective_megabytes", "effective_parameters"]
+    gain = ["gain_over_local", "gain_over_local_half"]
+    known = ["method", "reference", "model", "metric"]
+    writer.writerow([*known, *scores, "megabytes", *spent, "seconds", "runs", *gain])
     for standing in leaderboard:
         numbers: list[float | None] = []
         for of in SCORES.values():
-            spread = of(standing)
-            numbers += [None, None] if spread is None else [spread.mean, spread.std]
+            found = of(standing)
+            numbers += [None, None] if found is None else [found.mean, found.std]
         numbers.append(standing.megabytes)
         e = standing.effective
         numbers += [None] * 4 if e is None else [e.rounds, e.own_best, e.megabytes, e.parameters]
-        known = ["" if n is None or math.isnan(n) else n for n in numbers]
-        runs = " ".join(path.name for path in standing.runs)
+        gained = standing.gain
+        pair = (None, None) if gained is None else (gained.mean, gained.half)
         writer.writerow(
             [
                 *(standing.method, standing.reference, standing.model, metric),
-                *(*known, round(standing.seconds, 4), runs),
+                *map(_csv_cell, numbers),
+                round(standing.seconds, 4),
+                " ".join(path.name for path in standing.runs),
+                *map(_csv_cell, pair),
             ]
         )
     return text.getvalue()
+
+
+def _csv_cell(number: float | None) -> float | str:
+    return "" if number is None or math.isnan(number) else number

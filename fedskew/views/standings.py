@@ -1,18 +1,18 @@
-"""From finished runs to the rows of a leaderboard: scores, traffic, and what it took."""
+"""From finished runs to the rows of a leaderboard: scores, traffic and effective rounds."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedskew.comparisons.costs import Effort, Spending, efforts_of_all, spending
+from fedskew.comparisons.statistics import Interval, interval, mean, paired
 from fedskew.errors import RunError
 from fedskew.runs.experiment import Run
-from fedskew.views.leaderboard import Effective, Spread, Standing
+from fedskew.views.leaderboard import Effective, Standing
 
 
 def standings(
@@ -20,20 +20,43 @@ def standings(
 ) -> tuple[Standing, ...]:
     """Every method's row, the best first.
 
-    ``runs`` holds each method's, one a seed; ``roles`` says which reference it is, if it is one.
+    ``runs`` holds each method's runs, one per seed; ``roles`` says which methods are references.
     """
     contenders = {name: group for name, group in runs.items() if roles[name] is None}
     efforts = _efforts(contenders, metric, higher)
 
+    alone = next((group for name, group in runs.items() if roles[name] == "alone"), None)
+
     def rank(standing: Standing) -> tuple[bool, float]:
-        mean = standing.score.mean
-        return math.isnan(mean), -mean if higher else mean
+        score = standing.score.mean
+        return math.isnan(score), -score if higher else score
 
     rows = [
-        _standing(name, roles[name], group, metric, _effective(efforts.get(name, ())))
+        _standing(
+            name,
+            roles[name],
+            group,
+            metric,
+            None if alone is None else _gain(group, alone, metric, higher),
+            _effective(efforts.get(name, ())),
+        )
         for name, group in runs.items()
     ]
     return tuple(sorted(rows, key=rank))
+
+
+def _gain(runs: Sequence[Run], alone: Sequence[Run], metric: str, higher: bool) -> Interval | None:
+    """How much better a method scores than training alone, by seed; None for training alone."""
+    if runs is alone:
+        return None
+    ours, theirs = (_by_seed(group, metric) for group in (runs, alone))
+    return paired(ours, theirs) if higher else paired(theirs, ours)
+
+
+def _by_seed(runs: Sequence[Run], metric: str) -> list[float]:
+    """The headline mean of each run; NaN if it has none."""
+    found = [_score(run.result, metric, model=runs[0].result["primary_model"]) for run in runs]
+    return [math.nan if score is None else float(score["mean"]) for score in found]
 
 
 def common_metric(runs: Mapping[str, Sequence[Run]]) -> tuple[str, bool]:
@@ -50,7 +73,7 @@ def common_metric(runs: Mapping[str, Sequence[Run]]) -> tuple[str, bool]:
     for name, group in results.items():
         if not all(any(s["metric"] == "accuracy" for s in r["scores"]) for r in group):
             raise RunError(
-                f"method {name!r} has no accuracy, so it cannot stand beside the others."
+                f"method {name!r} has no accuracy, so it cannot be ranked with the others."
             )
     return "accuracy", True
 
@@ -58,7 +81,7 @@ def common_metric(runs: Mapping[str, Sequence[Run]]) -> tuple[str, bool]:
 def _efforts(
     runs: Mapping[str, Sequence[Run]], metric: str, higher: bool
 ) -> dict[str, list[Effort]]:
-    """By method, seed by seed: what it took to score what the best other method ever scored."""
+    """By method and seed: the cost until it reaches the best score of any other method."""
 
     def spent(one: Run) -> Spending:
         result = one.result
@@ -78,11 +101,11 @@ def _efforts(
 def _effective(efforts: Sequence[Effort]) -> Effective | None:
     if not efforts:
         return None
-    numbers = _mean(e.numbers for e in efforts)
+    numbers = mean(e.numbers for e in efforts)
     return Effective(
-        rounds=_mean(e.rounds for e in efforts),
+        rounds=mean(e.rounds for e in efforts),
         own_best=sum(not e.reached for e in efforts),
-        megabytes=_mean(e.bytes for e in efforts) / 1e6,
+        megabytes=mean(e.bytes for e in efforts) / 1e6,
         parameters=None if math.isnan(numbers) else numbers,
     )
 
@@ -92,33 +115,35 @@ def _standing(
     role: str | None,
     runs: Sequence[Run],
     metric: str,
+    gain: Interval | None,
     effective: Effective | None,
 ) -> Standing:
     results = [run.result for run in runs]
     model = results[0]["primary_model"]
 
-    def spread(what: str = "mean", **where: str) -> Spread | None:
+    def over_seeds(what: str = "mean", **where: str) -> Interval | None:
         found = [_score(result, metric, **{"model": model, **where}) for result in results]
         values = [score[what] for score in found if score is not None]
-        return _spread(values) if values else None
+        return interval(values) if values else None
 
-    nothing = Spread(math.nan)
+    nothing = interval([])
     return Standing(
         method=name,
         reference=role is not None,
         model=model,
-        score=spread() or nothing,
-        last=spread(at="last") or nothing,
-        worst=spread("worst") or nothing,
-        bottom_decile=spread("bottom_decile") or nothing,
-        adapted=spread(adapted="any"),
-        central=spread(model="global", on="central"),
-        unseen=spread(on="unseen"),
+        score=over_seeds() or nothing,
+        gain=gain,
+        last=over_seeds(at="last") or nothing,
+        worst=over_seeds("worst") or nothing,
+        bottom_decile=over_seeds("bottom_decile") or nothing,
+        adapted=over_seeds(adapted="any"),
+        central=over_seeds(model="global", on="central"),
+        unseen=over_seeds(on="unseen"),
         megabytes=None
         if role == "pooled"
-        else _mean(r["bytes"]["up"] + r["bytes"]["down"] for r in results) / 1e6,
+        else mean(r["bytes"]["up"] + r["bytes"]["down"] for r in results) / 1e6,
         effective=effective,
-        seconds=_mean(r["seconds"] for r in results),
+        seconds=mean(r["seconds"] for r in results),
         runs=tuple(run.path for run in runs),
     )
 
@@ -138,11 +163,3 @@ def _score(
         if plain == (adapted == "none") and all(score[k] == v for k, v in wanted.items()):
             return dict(score)
     return None
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(_mean(values), statistics.stdev(values) if len(values) > 1 else None)
-
-
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(list(values))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from fedskew.cli.progress import clock, stretches
+from fedskew.config import Config
+from fedskew.errors import FedskewError
+from fedskew.federate.metrics import MAIN
+from fedskew.federate.recipe import Stage
 from fedskew.federate.server import RoundRecord
+from fedskew.methods import find
 from fedskew.runs.experiment import Run
 from fedskew.runs.findings import lines_of
 from fedskew.runs.results import Results
@@ -20,8 +25,41 @@ MOST_FAILURES = 10
 SPREAD = {"mean": "mean", "std": "std", "worst client": "worst", "bottom decile": "bottom_decile"}
 
 
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage of a run before it starts: its rounds, and the metric it is judged by."""
+
+    rounds: int
+    metric: str
+    higher_is_better: bool
+
+
+def stage_plans(config: Config) -> dict[str, StagePlan]:
+    """The stages of a config's method, in order, by name."""
+    recipe = find(config.method.name).recipe(**config.method.knobs)
+    planned = {}
+    for stage in (*recipe.prepares, Stage(MAIN, recipe)):
+        objective = stage.recipe.objective
+        planned[stage.name] = StagePlan(
+            stage.lasts(config.train.rounds),
+            objective.primary,
+            objective.higher_is_better,
+        )
+    return planned
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(75), clock(3725)
+    ('1:15', '1:02:05')
+    """
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table without frames, whose first column never breaks."""
+    """A table without frames, whose first column is never wrapped."""
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for position, title in enumerate(header):
         result.add_column(title, no_wrap=position == 0, overflow="fold")
@@ -48,10 +86,7 @@ def run_summary(run: Run) -> str:
             "executor": f"{result['plan']['executor']}: {result['plan']['reason']}",
         }
         if spent := result.get("privacy"):
-            facts["privacy"] = (
-                f"epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g} "
-                "(client level: one client in another's place)"
-            )
+            facts["privacy"] = _privacy(spent)
     facts |= {
         "sent": f"{_megabytes(r.bytes_up for r in records)} up, "
         f"{_megabytes(r.bytes_down for r in records)} down",
@@ -60,10 +95,21 @@ def run_summary(run: Run) -> str:
     lines = [f"{name.ljust(8)}  {text}" for name, text in facts.items()]
     if results.is_finished:
         lines += ["", *_scores(result), *_judged(result), *_found_by_the_server(results)]
+        lines += _how_far(records)
         lines += lines_of(config, result)
         lines += [f"note: {note.splitlines()[0]}" for note in result["notes"]]
         lines += [f"warning: {warning}" for warning in result.get("warnings", ())]
     return "\n".join([*lines, *_troubles(records)])
+
+
+def _privacy(spent: Mapping[str, Any]) -> str:
+    """The ε of a run, or why there is none."""
+    if spent["epsilon"] is None:
+        return f"no epsilon: {spent['why']}"
+    return (
+        f"epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g} "
+        "(client level: one client in another's place)"
+    )
 
 
 def _status(results: Results) -> str:
@@ -72,19 +118,25 @@ def _status(results: Results) -> str:
         return f"finished after round {result['rounds']}, selected round {result['selected_round']}"
     going_on = "repeat its command to go on"
     if "format" not in results.settings:
-        going_on = "it is of an older format and cannot be gone on with"
+        going_on = "it is of an older format and cannot be resumed"
     if not results.records:
         return f"no round complete yet; {going_on}"
-    last, planned = results.records[-1], stretches(results.config)
+    last = results.records[-1]
+    try:
+        planned = stage_plans(results.config)
+        of = f" of {planned[last.stage].rounds}"
+    except (FedskewError, KeyError):
+        # Its method may be code that is gone, or that may not run here.
+        planned, of = {}, ""
     stage = f" of stage {last.stage}" if len(planned) > 1 else ""
-    return f"round {last.round} of {planned[last.stage].rounds}{stage} complete; {going_on}"
+    return f"round {last.round}{of}{stage} complete; {going_on}"
 
 
 def _scores(result: Mapping[str, Any]) -> list[str]:
-    """Test scores as one line each: which model, on whom, adapted how, at which round."""
+    """Test scores, one line each: which model, which clients, how adapted, at which round."""
     header = ["model", "on", "adapted", "round", "metric", *SPREAD]
     lines: dict[tuple[Any, ...], list[str]] = {}
-    # "selected" before "last", and each round once where the two are the same.
+    # "selected" before "last", and only one of them if both are the same round.
     for score in sorted(result["scores"], key=lambda s: str(s["at"]), reverse=True):
         if score["split"] != "test" or score["metric"] != result["primary_metric"]:
             continue
@@ -102,7 +154,7 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
 
 
 def _judged(result: Mapping[str, Any]) -> list[str]:
-    """How good samples drawn from the models are, where that was asked for."""
+    """How good samples drawn from the models are, if that was asked for."""
     names = {"cas": "CAS", "frechet": "Fréchet", "precision": "precision", "recall": "recall"}
     found: dict[tuple[str, int], list[str]] = {}
     for score in result["scores"]:
@@ -117,7 +169,7 @@ def _judged(result: Mapping[str, Any]) -> list[str]:
 
 
 def _found_by_the_server(results: Results) -> list[str]:
-    """What aggregation found out about the clients in the last round, in one line."""
+    """What the server measured about the clients in the last round, in one line."""
     last = results.summary["rounds"]
     found_out = results.rows.where(split="server", round=last)
     values = {m: found_out.where(metric=m).value.tolist() for m in found_out.names("metric")}
@@ -127,6 +179,18 @@ def _found_by_the_server(results: Results) -> list[str]:
         spread = f"{fmean(found):.3f} ({min(found):.3f} to {max(found):.3f})"
         texts.append(f"{metric.replace('_', ' ')} {spread}")
     return ["", f"clients after round {last}, mean and range: {', '.join(texts)}"] if texts else []
+
+
+def _how_far(records: Sequence[RoundRecord]) -> list[str]:
+    """How far clients' models went from what they were sent, in the last round."""
+    norms = records[-1].update_norms if records else {}
+    if not norms:
+        return []
+    farthest = max(norms, key=lambda client: norms[client])
+    return [
+        f"updates of round {records[-1].round}: norm {median(norms.values()):.3g} (median), "
+        f"{norms[farthest]:.3g} ({farthest}, the largest)"
+    ]
 
 
 def _troubles(records: Sequence[RoundRecord]) -> list[str]:

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from fedskew.api import run
 from fedskew.cli import catalogue, main
 from fedskew.cli.progress import Live, Plain
 from fedskew.comparisons.crossing import label, pairs
 from fedskew.config import load_config, make_config
 from fedskew.data.datasets import load
 from fedskew.federate.metrics import Row
-from fedskew.federate.recipe import methods
 from fedskew.federate.rounds import Choice
 from fedskew.federate.server import Progress, RoundRecord
+from fedskew.methods import METHODS
 from fedskew.parts.aggregate import ServerState
-from fedskew.runs.experiment import load_run, run
+from fedskew.runs.experiment import load_run
 from fedskew.runs.identity import resolve
+from fedskew.store import read_sealed, write_sealed
 
 QUICK = ["--set", "model=logistic", "--set", "train.rounds=2", "--set", "federation.clients=3"]
 FEDSKEW = [sys.executable, "-c", "import sys, fedskew.cli; sys.exit(fedskew.cli.main())"]
@@ -74,7 +76,7 @@ def test_the_card_of_a_method_says_all_a_user_should_know(
 ) -> None:
     main(["list", "methods", "fedprox"])
     card = capsys.readouterr().out
-    known = methods()["fedprox"].card
+    known = METHODS["fedprox"].card
     for text in (known.summary, known.paper, known.update, known.sends, known.batch_norm):
         assert text in card
     assert known.fails in card
@@ -93,7 +95,7 @@ def test_the_card_of_a_method_says_all_a_user_should_know(
         (["show", "nowhere"], "nowhere is not a run folder"),
         (["run", "digits", "--set", "train.rounds"], "--set wants key=value"),
         (["compare", "fedavg", "--seeds", "0"], "seeds must be at least 1"),
-        (["compare", "fedprox:mu"], "wants name=value"),
+        (["compare", "fedprox:mu"], "needs name=value"),
         (["compare"], "compare needs at least one method, or objectives"),
         (["compare", "--objectives", "erm", "irmm"], "did you mean 'irm'?"),
         (["compare", "--objectives", "erm", "--aggregators", "vae"], "erm × vae cannot run"),
@@ -192,7 +194,7 @@ def test_drift_hands_every_option_on(
         assert places == (Path("somewhere"), tmp_path)
         assert options == {
             "client": "ann", "shots": 3, "threshold": 0.7, "accuracy": 0.9, "window": 20,
-            "seed": 5, "data_dir": Path("data"),
+            "seed": 5, "data_dir": Path("data"), "allow_code": False,
         }  # fmt: skip
         return "a table"
 
@@ -213,6 +215,9 @@ def test_show_reports_an_unfinished_run_and_its_dropped_clients(
     second = log.read_text().splitlines()[1]
     failed = second.replace('"failures": {}', '"failures": {"client-001": "out of memory"}')
     log.write_text(log.read_text().replace(second, failed))
+    # As of a run begun before logs were hashed: else the edit is what is told.
+    book = read_sealed(folder / "checkpoint.json")
+    write_sealed(folder / "checkpoint.json", {**book, "hashes": {}})
     capsys.readouterr()
     assert main(["show", str(folder)]) == 0
     shown = capsys.readouterr().out
@@ -253,7 +258,7 @@ def test_objectives_and_aggregators_may_be_listed_in_many_ways(
         found.update(options, methods=methods)
         return "a table"
 
-    monkeypatch.setattr("fedskew.comparisons.comparison.compare", compared)
+    monkeypatch.setattr("fedskew.api.compare", compared)
     assert main(["compare", "fedavg", "ditto", *lists.split(), "--leave-out", "3"]) == 0
     assert (found["methods"], found["seeds"], found["leave_out"]) == (["fedavg", "ditto"], 2, 3)
     assert [label(p.method) for p in pairs(found["objectives"], found["aggregators"])] == [
@@ -353,7 +358,7 @@ def test_the_live_view_shows_the_latest_round(tmp_path: Path) -> None:
     with open(tmp_path / "screen", "w") as screen:
         console = Console(file=screen, force_terminal=True, width=120)
         with Live(console) as live:
-            live.begin(config, 1, 2)
+            live.begin(config, 1, 2, "fedavg, seed 0")
             live.end(run(config, out=tmp_path, watch=live), repeated=False)
     seen = (tmp_path / "screen").read_text()
     assert "2/2" in seen
@@ -365,7 +370,7 @@ def test_the_live_view_shows_the_latest_round(tmp_path: Path) -> None:
 def test_a_run_prints_at_most_twenty_lines_and_always_the_last(rounds: int, lines: int) -> None:
     screen = io.StringIO()
     plain = Plain(Console(file=screen, width=200))
-    plain.begin(resolve(make_config({"train": {"rounds": rounds}})))
+    plain.begin(resolve(make_config({"train": {"rounds": rounds}})), 1, 1, "fedavg, seed 0")
     for number in range(1, rounds + 1):
         progress = Progress("main", number, ServerState({}), Choice(), number == rounds)
         row = Row("main", number, "global", "seen", "a", "none", "validation", "accuracy", 0.5, 9)
@@ -378,20 +383,51 @@ def test_a_run_prints_at_most_twenty_lines_and_always_the_last(rounds: int, line
     )
 
 
-def test_reproduce_tells_each_run_and_ends_in_verdicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def reproduced(name: str, *, report: Any, **options: Any) -> SimpleNamespace:
-        assert (name, options["scale"], options["out"]) == ("baselines", "smoke", tmp_path)
-        for state in ("started", "round", "finished"):
-            report(SimpleNamespace(state=state, text=f"[1/1] a run: {state}"))
-        verdict = SimpleNamespace(claim=SimpleNamespace(name="bold"), text="not supported")
-        return SimpleNamespace(verdicts=[verdict], page=tmp_path / "page.md")
+SUITE = """
+title = "Two arms"
+source = "Nobody 2020"
+question = "Does the pull help?"
+[defaults]
+model.name = "logistic"
+federation.clients = 3
+train.rounds = 1
+[scales.smoke]
+seeds = 1
+[[settings]]
+name = "plain"
+label = "Plain"
+[[arms]]
+name = "avg"
+label = "Average"
+method = "fedavg"
+[[arms]]
+name = "prox"
+label = "With a pull"
+method = "fedprox"
+[[claims]]
+name = "bold"
+says = "The pull helps."
+source = "page 1"
+better = "prox"
+than = "avg"
+on = ["plain"]
+"""
 
-    monkeypatch.setattr("fedskew.papers.suite.reproduce", reproduced)
-    assert main(["reproduce", "baselines", "--scale", "smoke", "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "[1/1] a run: finished",
-        "bold: not supported",
-        f"The whole page is {tmp_path / 'page.md'}.",
+
+def test_reproduce_prints_a_line_for_each_run_and_ends_in_verdicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.toml").write_text(SUITE)
+    command = ["reproduce", str(tmp_path / "two.toml"), "--out", str(tmp_path)]
+    assert main(command) == 0
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    scores = r"test accuracy 0\.\d{3}, worst client 0\.\d{3}"
+    assert re.fullmatch(rf"\[1/2\] plain · avg · seed 0: {scores}, \d+\.\d s", first)
+    assert re.fullmatch(rf"\[2/2\] plain · prox · seed 0: {scores}, \d+\.\d s", second)
+    assert rest == [
+        "bold: undecided (one seed gives no interval)",
+        f"The whole page is {tmp_path / 'two-smoke.md'}.",
     ]
+    assert main(command) == 0
+    again = capsys.readouterr().out.splitlines()[0]
+    assert re.fullmatch(rf"\[1/2\] plain · avg · seed 0: {scores}, finished before", again)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import ttest_rel
 
-from fedskew.comparisons.comparison import Comparison, compare
+from fedskew.api import compare
 from fedskew.comparisons.crossing import Given, label, parse_method
 from fedskew.config import Config, Named, make_config
 from fedskew.errors import ConfigError
 from fedskew.runs.experiment import Run, make_federation
-from fedskew.views.leaderboard import Spread
+from fedskew.store import read_sealed, write_sealed
+from fedskew.views.comparison import Comparison
+from fedskew.views.leaderboard import Standing
 
 CLIENTS, ROUNDS, PARAMETERS = 3, 2, 64 * 10 + 10
 QUICK = make_config(
@@ -34,9 +36,8 @@ QUICK = make_config(
 def _no_pictures() -> Iterator[None]:
     """Figures have tests of their own and take longer than these runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedskew.runs.experiment.is_drawn", lambda path: True)
-        patch.setattr("fedskew.runs.experiment.draw_run", lambda path, federation: path)
-        patch.setattr("fedskew.comparisons.comparison.draw_comparison", lambda *given: None)
+        patch.setattr("fedskew.api.draw_run", lambda run, load: run.path)
+        patch.setattr("fedskew.views.comparison.draw_comparison", lambda *given: None)
         yield
 
 
@@ -77,7 +78,50 @@ def test_scores_are_means_over_clients_then_over_seeds(two_seeds: Comparison) ->
         assert len(means) == 2
         assert row.score.mean == pytest.approx(sum(means) / 2)
         assert row.score.std == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+        # Student's t with one degree of freedom: 12.7062 at 97.5 %.
+        assert row.score.half == pytest.approx(12.7062 * abs(means[0] - means[1]) / 2, rel=1e-5)
         assert row.worst.mean == pytest.approx(sum(worst) / 2)
+
+
+def selected_means(row: Standing) -> list[float]:
+    """The mean over clients at the selected round, of each seed."""
+    wanted = {"at": "selected", "on": "seen", "split": "test", "metric": "accuracy"}
+    wanted |= {"model": row.model, "adapted": "none"}
+    return [
+        score["mean"]
+        for path in row.runs
+        for score in Run(path).result["scores"]
+        if wanted.items() <= score.items()
+    ]
+
+
+def test_gains_over_local_are_paired_by_seed(two_seeds: Comparison) -> None:
+    rows = {row.method: row for row in two_seeds.leaderboard}
+    alone = selected_means(rows["local"])
+    for name in ("fedavg", "scaffold", "central"):
+        found = ttest_rel(selected_means(rows[name]), alone).confidence_interval(0.95)
+        gain = rows[name].gain
+        assert gain is not None
+        assert (gain.low, gain.high) == pytest.approx((found.low, found.high))
+    assert rows["local"].gain is None
+    gain = rows["fedavg"].gain
+    assert gain is not None
+    markdown = two_seeds.to_markdown().splitlines()
+    column = next(line for line in markdown if line.startswith("| method")).split(" | ")
+    at = column.index("gain over local")
+    cells = {line.split()[1]: line.split(" | ")[at] for line in markdown if line.startswith("| ")}
+    assert cells["fedavg"] == f"{gain.mean:+.3f} ± {gain.half:.3f}"
+    assert cells["local"] == "–"
+    table = {line["method"]: line for line in csv.DictReader(io.StringIO(two_seeds.to_csv()))}
+    assert float(table["fedavg"]["gain_over_local"]) == gain.mean
+    assert float(table["fedavg"]["gain_over_local_half"]) == gain.half
+    assert table["local"]["gain_over_local"] == table["local"]["gain_over_local_half"] == ""
+
+
+def test_without_local_there_is_no_gain_to_show(tmp_path: Path) -> None:
+    only = compare(["fedavg"], QUICK, out=tmp_path, references=False)
+    assert only.leaderboard[0].gain is None
+    assert "gain over local" not in str(only).lower()
 
 
 def test_the_best_stands_first(two_seeds: Comparison) -> None:
@@ -191,10 +235,10 @@ def test_tables_hold_the_leaderboard(two_seeds: Comparison) -> None:
         assert line["runs"].split() == [path.name for path in row.runs]
     markdown = (two_seeds.path / "leaderboard.md").read_text()
     assert markdown == two_seeds.to_markdown()
-    assert "± standard deviation over 2 seeds" in markdown
+    assert "± half the 95 % t-interval over 2 seeds" in markdown
     best = two_seeds.leaderboard[0]
     row_text = next(line for line in markdown.splitlines() if line.startswith(f"| {best.method}"))
-    assert f"{best.score.mean:.3f} ± {best.score.std:.3f}" in row_text
+    assert f"{best.score.mean:.3f} ± {best.score.half:.3f}" in row_text
 
 
 def test_the_text_table_is_aligned(two_seeds: Comparison) -> None:
@@ -226,19 +270,21 @@ def test_nothing_is_run_twice_and_data_are_loaded_once_a_seed(
 def test_a_user_is_told_when_training_alone_is_best(tmp_path: Path) -> None:
     """With one class a client, whoever trains alone cannot be wrong."""
     config = changed(QUICK, partition=Named(name="one-class"), clients=10, unseen=0)
-    comparison = compare(["fedavg"], config, out=tmp_path)
-    assert comparison.leaderboard[0].method == "local"
-    assert comparison.remarks == (
-        "No method beat local training (1.000): with data this skewed, "
-        "clients did best on their own.",
-    )
-    for text in (str(comparison), comparison.to_markdown()):
-        assert comparison.remarks[0] in text
+    start = "No method's mean is above that of local training (1.000), "
+    for seeds, sure in (
+        (1, "but one seed does not tell chance from a difference: run more (--seeds)."),
+        (3, "and every gain's 95 % interval over 3 seeds lies below zero."),
+    ):
+        comparison = compare(["fedavg"], config, seeds=seeds, out=tmp_path)
+        assert comparison.leaderboard[0].method == "local"
+        assert comparison.remarks == (start + sure,)
+        for text in (str(comparison), comparison.to_markdown()):
+            assert comparison.remarks[0] in text
 
 
 def edit_result(run: Path, **changes: Any) -> None:
-    result = json.loads((run / "result.json").read_text())
-    (run / "result.json").write_text(json.dumps({**result, **changes}))
+    result = read_sealed(run / "result.json")
+    write_sealed(run / "result.json", {**result, **changes})
 
 
 def test_dropped_updates_and_other_main_metrics_are_dealt_with(tmp_path: Path) -> None:
@@ -292,12 +338,6 @@ def test_a_method_given_twice_runs_once(tmp_path: Path) -> None:
     assert len(comparison.leaderboard) == 1
 
 
-def test_spread_is_the_sample_deviation() -> None:
-    assert Spread(0.5, statistics.stdev([0.4, 0.6])).show("accuracy") == "0.500 ± 0.141"
-    assert Spread(float("nan")).show("accuracy") == "–"
-    assert Spread(1234.5678).show("loss") == "1235"
-
-
 def test_the_references_of_a_generative_method_minimise_what_it_does(tmp_path: Path) -> None:
     tiny = make_config(
         {"model": {"name": "beta-vae", "hidden": [4]}, "train": {"rounds": 1, "optimiser": "adam"}}
@@ -316,3 +356,8 @@ def test_the_references_of_a_generative_method_minimise_what_it_does(tmp_path: P
     assert effective.rounds == 1
     best = min(rows.values(), key=lambda row: row.score.mean)
     assert table.leaderboard[0] is best
+    # A loss is better the smaller it is, and so the gain is what it is less than alone.
+    alone = rows["vae (base=local, beta=0.5, kl=mean)"]
+    gain = rows["vae (beta=0.5, kl=mean)"].gain
+    assert gain is not None
+    assert gain.mean == alone.score.mean - rows["vae (beta=0.5, kl=mean)"].score.mean

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_data import toy_dataset
 
 from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
@@ -14,17 +15,9 @@ properties = settings(max_examples=30, deadline=None)
 
 
 def dataset(rows=600, test=200, classes=5, seed=0, **fields):
-    """Labels at random; each sample's only feature is its row, so that rows can be recognised."""
-    rng = np.random.default_rng(seed)
-    total = rows + test
-    made = {
-        "name": "toy",
-        "x": torch.arange(total, dtype=torch.float32)[:, None],
-        "y": torch.from_numpy(rng.integers(0, classes, total)),
-        "class_names": tuple("abcdefghij"[:classes]),
-        "official_test": np.arange(rows, total),
-    }
-    return Dataset(**{**made, **fields})
+    """Labels at random."""
+    y = np.random.default_rng(seed).integers(0, classes, rows + test)
+    return toy_dataset(y, test, **{"class_names": tuple("abcdefghij"[:classes]), **fields})
 
 
 def made(data=None, partition="dirichlet", clients=6, seed=0, **settings_):

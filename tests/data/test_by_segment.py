@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from toy_data import HAR_UNSEEN
 
 from fedskew import make_config, make_federation
 from fedskew.data.build import build
@@ -15,8 +16,6 @@ from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.data.fingerprint import fingerprint
 from fedskew.types import Indices
-
-THESIS_UNSEEN = [f"subject_{number:02d}" for number in (2, 4, 9, 10, 12, 13, 18, 20, 24)]
 
 
 def recorded(segments: bool = True) -> Dataset:
@@ -76,10 +75,10 @@ def test_har_has_the_21_and_9_subjects_of_the_thesis_under_either_split(
 ) -> None:
     settings = {
         "dataset": "har", "normalise": "unit", "partition": "owner", "clients": "all",
-        "unseen": THESIS_UNSEEN, "test": 0.4, "validation": 0.1, "by_segment": by_segment,
+        "unseen": HAR_UNSEEN, "test": 0.4, "validation": 0.1, "by_segment": by_segment,
     }  # fmt: skip
     federation = make_federation(make_config({"federation": settings}), data_dir)
-    assert [client.name for client in federation.unseen] == THESIS_UNSEEN
+    assert [client.name for client in federation.unseen] == HAR_UNSEEN
     seen = (1, 3, 5, 6, 7, 8, 11, 14, 15, 16, 17, 19, 21, 22, 23, 25, 26, 27, 28, 29, 30)
     assert [client.name for client in federation.clients] == [f"subject_{n:02d}" for n in seen]
     stored = load("har", data_dir, normalise="unit")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from toy_data import held_by_one
 
 from fedskew.data.build import build
 from fedskew.data.datasets import load
@@ -39,6 +40,15 @@ def test_classes_are_numbered_in_the_order_given_and_keep_their_names(tmp_path: 
     assert found.segment.tolist() == [0, 2, 0, 2, 3]
 
 
+def test_a_list_among_the_classes_makes_several_into_one(tmp_path: Path) -> None:
+    found = load_own(write(tmp_path / "own.npz"), normalise="unit", classes=[[2, 0], 1])
+    assert found.y.tolist() == [0, 1, 0, 0, 1, 0, 0, 1]
+    assert found.class_names == ("c+a", "b")
+    some = load_own(write(tmp_path / "own.npz"), normalise="unit", classes=[[1, 2]])
+    assert some.x[:, 0].tolist() == [1, 2, 4, 5, 7]
+    assert some.y.tolist() == [0, 0, 0, 0, 0]
+
+
 def test_owners_left_without_rows_disappear(tmp_path: Path) -> None:
     found = load_own(write(tmp_path / "own.npz"), normalise="unit", classes=[2])
     assert found.owner is not None
@@ -47,7 +57,7 @@ def test_owners_left_without_rows_disappear(tmp_path: Path) -> None:
 
 
 def test_standard_scales_by_the_rows_that_stay(tmp_path: Path) -> None:
-    found = load_own(write(tmp_path / "own.npz"), classes=[0])
+    found = held_by_one(load_own(write(tmp_path / "own.npz"), classes=[0]))
     # The training rows are 0 and 3: mean and deviation 1.5; row 6 is the test row.
     assert found.x[:, 0].tolist() == pytest.approx([-1, 1, 3])
 
@@ -86,6 +96,9 @@ def test_thinning_counts_the_rows_that_stay() -> None:
         ([-1], r"classes names class -1, but digits numbers its classes 0\.\.9\."),
         ([4, 3, 4], r"class 4 stands twice in classes: name it once\."),
         ([], r"classes must name at least one class: leave it out to keep all\."),
+        ([[4, 3], 4], r"class 4 stands twice in classes: name it once\."),
+        ([[0], []], r"classes must name at least one class: leave it out to keep all\."),
+        ([[1, 12]], r"classes names class 12, but digits numbers its classes 0\.\.9\."),
         ([1.0], r"classes must be a list of class numbers like \[1, 2\], not \[1\.0\]\."),
         ([True], r"classes must be a list of class numbers like \[1, 2\], not \[True\]\."),
         ("12", r"classes must be a list of class numbers like \[1, 2\], not '12'\."),

@@ -14,11 +14,10 @@ from torch import Tensor
 from fedskew.data.build import build
 from fedskew.data.colour import LEVELS, derangement
 from fedskew.data.datasets import load
-from fedskew.data.federation import Client, Federation
-from fedskew.data.keyed import keyed_rng
-from fedskew.data.parties import all_rows
+from fedskew.data.federation import Client, Federation, all_rows
 from fedskew.data.skew import apply_skew
 from fedskew.errors import ConfigError, DataError
+from fedskew.rng import keyed_rng
 
 CLASSES = 4
 
@@ -259,13 +258,39 @@ def test_the_order_of_clients_changes_nothing_and_the_seed_all(knobs: dict[str, 
         ({"correlation": [0.9]}, ConfigError, "correlation .* set mode='class'"),
         ({"shared": True}, ConfigError, "shared .* set mode='class'"),
         ({"test": "permuted"}, ConfigError, "test='permuted' .* set mode='class'"),
-        ({"mode": "class", "test": "permute"}, ConfigError, "did you mean 'permuted'"),
-        ({"mode": "class", "correlation": []}, ConfigError, r"correlation .* not \[\]"),
+        (
+            {"mode": "class", "test": "permute"},
+            ConfigError,
+            r"test of skew 'colour' must be 'held-out' or 'permuted', not 'permute'\.",
+        ),
+        (
+            {"mode": "class", "correlation": []},
+            ConfigError,
+            r"correlation of skew 'colour' must name a chance, or be left out\.",
+        ),
         ({"mode": "class", "correlation": 0.9}, ConfigError, "correlation .* not 0.9"),
         ({"mode": "class", "correlation": [0.9, 1.2]}, ConfigError, "from 0 to 1"),
         ({"mode": "class", "correlation": ["much"]}, ConfigError, "from 0 to 1"),
         ({"mode": "class", "correlation": [float("nan")]}, ConfigError, "from 0 to 1"),
-        ({"channels": 2}, ConfigError, "channels .* must be 1 or 3, not 2"),
+        ({"channels": 4}, ConfigError, "channels .* must be 1, 2 or 3, not 4"),
+        ({"channels": 2}, ConfigError, r"channels=2 of skew 'colour' needs a colour per class"),
+        (
+            {"mode": "class", "channels": 2},
+            ConfigError,
+            r"channels=2 .* no colour to hold out .*: set test_correlation, or test='permuted'\.",
+        ),
+        (
+            {"mode": "class", "channels": 2, "test": "permuted"},
+            DataError,
+            r"channels=2 .* each of two classes, not 4: .* federation\.classes to two groups\.",
+        ),
+        ({"test_correlation": 0.1}, ConfigError, "test_correlation .*: set mode='class'"),
+        (
+            {"mode": "class", "test": "permuted", "test_correlation": 0.1},
+            ConfigError,
+            r"test='permuted' .*: leave it or test_correlation out\.",
+        ),
+        ({"label_noise": 1.5}, ConfigError, "label_noise .* must be a number from 0 to 1, not 1.5"),
         ({"channels": 1, "colours": 103}, DataError, "204 grey levels, too few for 103 colours"),
         ({"reference": True, "colours": 1}, ConfigError, "colours must be at least 2"),
     ],
@@ -329,3 +354,49 @@ def test_real_images_are_coloured_under_label_skew(
     inked = plain.x[plain.clients[0].train] > 0
     painted = made.x[made.clients[0].train].amax(dim=1, keepdim=True) > 0
     assert torch.equal(inked, painted)
+
+
+def test_noise_turns_that_share_of_labels_everywhere_and_colours_follow_the_new_ones() -> None:
+    before = federation(rows=400, central=1000)
+    after = by_class(before, label_noise=0.3, shared=True, test_correlation=0.2)
+    held = np.concatenate([all_rows(client) for client in before.by_name.values()])
+    for rows in (held, before.central_test):
+        moved = (after.y[rows] != before.y[rows]).float()
+        assert float(moved.mean()) == pytest.approx(0.3, abs=0.05)
+    for label in range(CLASSES):
+        own = held[(after.y[held] == label).numpy()]
+        assert len(shades(inks(after, own))) == 1, "a colour for each label as it is now"
+    # An image shows its label's colour with the chance given, and else another label's.
+    colours = class_colours(after, "c0")
+    central = before.central_test
+    shown = [colours.index(tuple(ink)) for ink in inks(after, central).tolist()]
+    right = np.mean(np.array(shown) == after.y[central].numpy())
+    assert right == pytest.approx(0.2, abs=0.04)
+
+
+def test_without_noise_no_label_changes() -> None:
+    before = federation()
+    after = by_class(before)
+    assert torch.equal(after.y[: len(before.y)], before.y)
+    quiet = coloured(before, label_noise=0.0)
+    assert torch.equal(quiet.y[: len(before.y)], before.y)
+
+
+def test_noise_belongs_to_a_client_whoever_else_takes_part() -> None:
+    before = federation()
+    fewer = before.with_data(clients=before.clients[1:])
+    one, other = (coloured(each, label_noise=0.5) for each in (before, fewer))
+    rows = all_rows(before.clients[1])
+    assert torch.equal(one.y[rows], other.y[rows])
+    assert not torch.equal(one.y[rows], before.y[rows])
+
+
+def test_two_channels_hold_one_class_each() -> None:
+    two = federation().with_data(y=federation().y % 2, class_names=("a", "b"))
+    after = by_class(two, channels=2, test_correlation=1.0, shared=True)
+    inked = (after.x.sum(dim=(2, 3)) > 0).long()
+    held = np.concatenate([all_rows(c) for c in after.by_name.values()])
+    rows = np.concatenate([held, after.central_test])
+    assert (inked[rows].sum(dim=1) == 1).all()
+    channel = inked.argmax(dim=1)[rows]
+    assert len(set(zip(channel.tolist(), after.y[rows].tolist(), strict=True))) == 2

@@ -10,9 +10,13 @@ import torch
 
 from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
-from fedskew.data.environments import ENVIRONMENTS, whole_where_small, with_environments
-from fedskew.data.federation import Client, Federation
-from fedskew.data.parties import all_rows
+from fedskew.data.environments import (
+    ENVIRONMENTS,
+    whole_where_small,
+    with_environments,
+    without_environment,
+)
+from fedskew.data.federation import Client, Federation, all_rows
 from fedskew.errors import ConfigError, DataError
 
 # Owners by row. ann trains on 3 rows of owner 5, 2 of owner 1, 2 of owner 4 and tests on owner 9.
@@ -185,10 +189,22 @@ def test_a_copy_forgets_what_its_changes_made_untrue() -> None:
         ({"kind": "rnadom"}, ConfigError, "unknown environments 'rnadom': did you mean 'random'"),
         ({"count": 2}, ConfigError, "environments need their kind, one of auto, none, owner, ran"),
         ({"kind": "random", "count": 0}, ConfigError, "count .* at least 1, not 0"),
-        ({"kind": "random", "count": 2.5}, ConfigError, "count .* must be a int, not 2.5"),
-        ({"kind": "random", "most": 2}, ConfigError, "unknown knob of environments 'random'"),
+        (
+            {"kind": "random", "count": 2.5},
+            ConfigError,
+            r"count of environments 'random' must be a whole number of at least 1, not 2\.5\.",
+        ),
+        (
+            {"kind": "random", "most": 2},
+            ConfigError,
+            r"unknown knob 'most' of environments 'random': choose from count\.",
+        ),
         ({"kind": "owner", "most": 0}, ConfigError, "most .* at least 1, not 0"),
-        ({"kind": "none", "count": 2}, ConfigError, "'none' has no knob 'count', nor any"),
+        (
+            {"kind": "none", "count": 2},
+            ConfigError,
+            r"unknown knob 'count' of environments 'none', which has none: remove it\.",
+        ),
     ],
 )
 def test_bad_settings_are_refused_in_one_sentence(
@@ -234,5 +250,63 @@ def test_clients_too_small_for_a_batch_of_each_random_environment_stay_whole() -
 def test_every_kind_says_what_it_does() -> None:
     assert list(ENVIRONMENTS) == ["auto", "random", "owner", "none"]
     assert all(choice.summary.endswith(".") for choice in ENVIRONMENTS.values())
-    assert ENVIRONMENTS["random"].knobs == {"count": 2}
-    assert ENVIRONMENTS["owner"].knobs == {"most": 8}
+    assert ENVIRONMENTS["random"].defaults == {"count": 2}
+    assert ENVIRONMENTS["owner"].defaults == {"most": 8}
+
+
+def coloured(**changes: Any) -> Federation:
+    """ann has environments 0 1 2 in turn, bob 0 and 2 alone; zoe, unseen, has them all."""
+    rows = np.arange(20)
+    fields: dict[str, Any] = {
+        "x": torch.zeros(20, 2),
+        "y": torch.zeros(20, dtype=torch.int64),
+        "clients": (
+            Client("ann", rows[:6], rows[6:9], rows[9:12]),
+            Client("bob", rows[12:15], rows[15:16], rows[16:17]),
+        ),
+        "unseen": (Client("zoe", rows[17:20]),),
+        "environment": torch.tensor([0, 1, 2] * 4 + [0, 2, 2, 2, 0] + [0, 1, 2]),
+        "environments_by": "colour",
+        "owner": None,
+    }
+    return owned(**{**fields, **changes})
+
+
+def test_nobody_trains_on_a_held_out_environment() -> None:
+    before = coloured()
+    after = without_environment(before, "last")
+    ann, bob = after.clients
+    assert (ann.train.tolist(), ann.validation.tolist()) == ([0, 1, 3, 4], [6, 7])
+    assert ann.environment.tolist() == [2, 5, 8], "of training and validation"
+    assert ann.test.tolist() == [9, 10], "its test row of it helps nobody"
+    assert (bob.train.tolist(), bob.validation.tolist()) == ([12], [])
+    assert (bob.environment.tolist(), bob.test.tolist()) == ([13, 14, 15], [16])
+    assert after.unseen == before.unseen, "who trains nothing holds what it held"
+    assert (after.environments, after.environments_by) == (2, "colour")
+
+
+def test_environments_behind_the_held_out_one_move_up() -> None:
+    after = without_environment(coloured(), 1)
+    assert [client.train.tolist() for client in after.clients] == [[0, 2, 3, 5], [12, 13, 14]]
+    assert after.environment_counts().tolist() == [[2, 2], [1, 2]]
+    assert after.clients[1].environment.tolist() == [], "bob never had it"
+
+
+@pytest.mark.parametrize(
+    ("changes", "which", "sentence"),
+    [
+        ({"environment": None}, "last", "needs clients with two environments or more"),
+        ({"environment": torch.zeros(20, dtype=torch.int64)}, 0, "two environments or more"),
+        ({}, 3, r"must be 'last' or one of 0, 1, 2, which clients train on, not 3\."),
+        (
+            {"clients": (Client("ann", np.arange(6)), Client("bob", np.array([2, 5])))},
+            "last",
+            "'last' would leave client 'bob' nothing to train on",
+        ),
+    ],
+)
+def test_an_environment_that_cannot_be_held_out_is_refused(
+    changes: dict[str, Any], which: Any, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^federation\.held_out_environment.*{sentence}"):
+        without_environment(coloured(**changes), which)

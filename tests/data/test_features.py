@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.preprocessing import MinMaxScaler
 from torch import Tensor
+from toy_data import HAR_UNSEEN
 
 from fedskew import make_config, make_federation
 from fedskew.data.build import build
@@ -239,14 +240,11 @@ def test_images_have_no_features_to_choose_from() -> None:
         with_features(toy(torch.zeros(12, 1, 2, 2)), Features(top=1))
 
 
-UNSEEN = [f"subject_{number:02d}" for number in (2, 4, 9, 10, 12, 13, 18, 20, 24)]
-
-
 def har(data_dir: Path, **settings: Any) -> Federation:
     """21 subjects who train and 9 unseen ones, as the published split of HAR has them."""
     fixed = {
         "dataset": "har", "normalise": "unit", "partition": "owner", "clients": "all",
-        "unseen": UNSEEN, "test": 0.4, "validation": 0.1,
+        "unseen": HAR_UNSEEN, "test": 0.4, "validation": 0.1,
     }  # fmt: skip
     return make_federation(make_config({"federation": {**fixed, **settings}}), data_dir)
 

@@ -16,15 +16,14 @@ from PIL import Image
 from fedskew.data.formats import (
     read_bytes,
     read_cifar_binary,
-    read_cifar_pickle,
     read_csv,
     read_idx,
     read_image,
     read_leaf,
     read_npz,
     read_numbers,
-    read_pickle,
 )
+from fedskew.data.pickles import read_cifar_pickle, read_pickle
 from fedskew.errors import DataError
 
 
@@ -143,6 +142,48 @@ def test_a_pickle_may_not_reach_builtins_either(tmp_path: Path) -> None:
     (tmp_path / "batch").write_bytes(b"cbuiltins\neval\n(S'1+1'\ntR.")
     with pytest.raises(DataError, match=r"batch asks for builtins\.eval"):
         read_pickle(tmp_path / "batch")
+
+
+class State:
+    """Has numpy's type or array take a state that no image needs, when it is unpickled."""
+
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.reduced
+
+
+FIELDS = (3, "|", None, ("f",), {"f": (np.dtype("O"), 0)}, 8, 1, 27)
+RECONSTRUCT = np.empty(0).__reduce__()[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        State(np.dtype, ("V8", False, True), FIELDS),
+        State(RECONSTRUCT, (np.ndarray, (0,), b"b"),
+              (1, (1,), State(np.dtype, ("V8", False, True), FIELDS), False, b"A" * 8)),
+        State(RECONSTRUCT, (np.ndarray, (0,), b"b"),
+              (1, (1,), State(np.dtype, ("O8", False, True)), False, b"A" * 8)),
+        State(RECONSTRUCT, (np.ndarray, (0,), b"b"),
+              (1, (10**12,), State(np.dtype, ("u1", False, True)), False, b"A" * 8)),
+        State(RECONSTRUCT, (np.ndarray, (0,), b"b"),
+              (1, (-1, -8), State(np.dtype, ("u1", False, True)), False, b"A" * 8)),
+    ],
+    ids=["type with fields", "array of it", "objects", "huge", "negative"],
+)  # fmt: skip
+def test_a_pickle_cannot_give_numpy_a_state_of_its_own(tmp_path: Path, value: State) -> None:
+    """A pointer in a type's state would be followed: the process died of it."""
+    (tmp_path / "meta").write_bytes(pickle.dumps({b"data": value}, protocol=2))
+    with pytest.raises(DataError, match="meta is a damaged or truncated pickle"):
+        read_pickle(tmp_path / "meta")
+
+
+def test_a_pickle_cannot_ask_for_room_it_does_not_need(tmp_path: Path) -> None:
+    """Opcode r remembers an object under any number; a list that long would be 34 GB."""
+    (tmp_path / "meta").write_bytes(b"\x80\x02}r\xff\xff\xff\xff.")
+    assert read_pickle(tmp_path / "meta") == {}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from toy_data import samples
 
 from fedskew import make_config, make_federation
 from fedskew.data.federation import Client, Federation
@@ -31,11 +32,6 @@ def federation(clients: int = 6, unseen: int = 2, rows: int = 8) -> Federation:
 
 def turned(before: Federation, seed: int = 0, **knobs: Any) -> Federation:
     return apply_skew(before, {"kind": "rotation", **knobs}, seed)
-
-
-def samples(federation: Federation, name: str) -> Tensor:
-    client = federation.by_name[name]
-    return federation.x[np.concatenate([client.train, client.validation, client.test])]
 
 
 def by(before: Federation, name: str, degrees: float) -> Tensor:
@@ -144,12 +140,30 @@ def test_only_clients_can_be_odd() -> None:
     ("knobs", "says"),
     [
         ({"odd": 2}, "odd of skew 'rotation' needs odd_angle"),
-        ({"odd_angle": "left"}, "odd_angle of skew 'rotation' must be in degrees, not 'left'"),
-        ({"odd_angle": float("nan")}, "odd_angle of skew 'rotation' must be in degrees, not nan"),
-        ({"odd_angle": 250, "odd": 0}, "number of seen clients from 1 to 4, not 0"),
+        (
+            {"odd_angle": "left"},
+            r"odd_angle of skew 'rotation' must be a number or none, not 'left'\.",
+        ),
+        (
+            {"odd_angle": float("nan")},
+            r"odd_angle of skew 'rotation' must be a number or none, not nan\.",
+        ),
+        (
+            {"odd_angle": 250, "odd": 0},
+            r"odd of skew 'rotation' must be a whole number of at least 1, 'unseen' "
+            r"or none, not 0\.",
+        ),
         ({"odd_angle": 250, "odd": 5}, "number of seen clients from 1 to 4, not 5"),
-        ({"odd_angle": 250, "odd": True}, "number of seen clients from 1 to 4, not True"),
-        ({"odd_angle": 250, "odd": "seen"}, "must be 'unseen' or a number .*, not 'seen'"),
+        (
+            {"odd_angle": 250, "odd": True},
+            r"odd of skew 'rotation' must be a whole number of at least 1, 'unseen' "
+            r"or none, not True\.",
+        ),
+        (
+            {"odd_angle": 250, "odd": "seen"},
+            r"odd of skew 'rotation' must be a whole number of at least 1, 'unseen' "
+            r"or none, not 'seen'\.",
+        ),
     ],
 )
 def test_odd_knobs_that_cannot_work_are_refused(knobs: dict[str, Any], says: str) -> None:

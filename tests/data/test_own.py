@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from toy_data import held_by_one
 
 from fedskew.data.own import load_function, load_own
 from fedskew.errors import ConfigError, DataError
@@ -83,7 +84,7 @@ def test_byte_features_keep_their_values(tmp_path: Path) -> None:
 def test_standard_uses_mean_and_deviation_of_training_rows(tmp_path: Path) -> None:
     x = np.zeros((3, 1, 2), np.uint8)
     x[0], x[1], x[2] = 0, 102, 255  # training: mean .2, deviation .2
-    own = load_own(save(tmp_path / "a.npz", x=x, y=[0, 1, 0], split=[0, 0, 1]))
+    own = held_by_one(load_own(save(tmp_path / "a.npz", x=x, y=[0, 1, 0], split=[0, 0, 1])))
     assert own.x[:, 0, 0, 1].tolist() == pytest.approx([-1, 1, 4], abs=1e-6)
 
 
@@ -325,11 +326,15 @@ def test_a_function_in_the_working_folder_builds_the_federation(user_module: str
 @pytest.mark.parametrize(
     ("suffix", "options", "sentence"),
     [
-        ("", {}, "must read 'module:function'"),
+        (":", {}, "must read 'module:function'"),
         (":absent", {}, "has no function 'absent'"),
         (":number", {}, "module 'users_own_federation' has no function 'number'"),
         (":wrong", {}, "returned int, not a fedskew Federation"),
-        (":toy", {"client": 5}, "cannot be called with its settings: got an unexpected"),
+        (
+            ":toy",
+            {"client": 5},
+            "unknown knob 'client' of dataset 'users_own_federation:toy': did you mean 'clients'",
+        ),
     ],
 )
 def test_functions_that_cannot_build_one_are_refused(

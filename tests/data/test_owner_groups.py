@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from toy_data import owned_dataset
 
 from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import load
-from fedskew.data.federation import Federation
-from fedskew.data.parties import all_rows
+from fedskew.data.federation import Federation, all_rows
 from fedskew.data.partition import PARTITIONS, partition
 from fedskew.errors import ConfigError, DataError
 
@@ -22,16 +22,7 @@ SIZES = (12, 30, 8, 20, 25, 15, 10)
 
 def dataset(test: int = 0, **fields: Any) -> Dataset:
     """Seven owners whose rows take turns at random; the last rows are for testing."""
-    owner = np.random.default_rng(0).permutation(np.repeat(np.arange(7), SIZES))
-    made: dict[str, Any] = {
-        "name": "toy",
-        "x": torch.arange(len(owner), dtype=torch.float32)[:, None],
-        "y": torch.from_numpy(np.arange(len(owner)) % 2),
-        "class_names": ("a", "b"),
-        "owner": owner,
-        "official_test": np.arange(len(owner) - test, len(owner)),
-    }
-    return Dataset(**{**made, **fields})
+    return owned_dataset(SIZES, test, **fields)
 
 
 def grouped(data: Dataset, clients: int | None = None, seed: int = 3, **others: Any) -> Federation:
@@ -118,7 +109,13 @@ def test_owners_inside_a_client_can_be_its_environments() -> None:
         (3, {}, DataError, "3 clients of owners_per_client=3 cannot be made from 7 owners"),
         (None, {"owners_per_client": 8}, DataError, "^clients of owners_per_client=8 cannot"),
         (None, {"min_samples": 99}, DataError, "from 0 owners with at least min_samples=99"),
-        (2, {"owners_per_client": 0}, ConfigError, "owners_per_client must be at least 1, not 0"),
+        (
+            2,
+            {"owners_per_client": 0},
+            ConfigError,
+            r"owners_per_client of partition 'owner-groups' must be a whole number "
+            r"of at least 1, not 0\.",
+        ),
     ],
 )
 def test_too_few_owners_are_refused(
@@ -131,7 +128,7 @@ def test_too_few_owners_are_refused(
 def test_rows_without_owners_cannot_be_grouped() -> None:
     with pytest.raises(DataError, match="'owner-groups' needs a dataset that records the owner"):
         partition("owner-groups", np.arange(9), clients=2, rng=np.random.default_rng(0))
-    assert PARTITIONS["owner-groups"].knobs == {"owners_per_client": 3, "min_samples": 0}
+    assert PARTITIONS["owner-groups"].defaults == {"owners_per_client": 3, "min_samples": 0}
 
 
 @pytest.mark.real_data

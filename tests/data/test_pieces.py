@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_data import owned_dataset
 
 from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import load
-from fedskew.data.federation import Federation
-from fedskew.data.parties import all_rows
+from fedskew.data.federation import Federation, all_rows
 from fedskew.data.partition import partition
 from fedskew.errors import ConfigError, DataError
 from fedskew.types import Indices
@@ -23,18 +23,7 @@ from fedskew.types import Indices
 
 def dataset(sizes: tuple[int, ...] = (95, 20, 53), test: int = 0, **fields: Any) -> Dataset:
     """Owners ann, bob and cy, whose rows take turns at random; the last rows are for testing."""
-    rng = np.random.default_rng(0)
-    owner = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
-    made: dict[str, Any] = {
-        "name": "toy",
-        "x": torch.arange(len(owner), dtype=torch.float32)[:, None],
-        "y": torch.from_numpy(np.arange(len(owner)) % 2),
-        "class_names": ("a", "b"),
-        "owner": owner,
-        "owner_names": ("ann", "bob", "cy"),
-        "official_test": np.arange(len(owner) - test, len(owner)),
-    }
-    return Dataset(**{**made, **fields})
+    return owned_dataset(sizes, test, owner_names=("ann", "bob", "cy"), **fields)
 
 
 def cut(data: Dataset, clients: int | None = None, **others: Any) -> Federation:
@@ -133,9 +122,15 @@ def test_the_published_test_rows_of_an_owner_are_shared_by_its_clients() -> None
 
 
 def test_a_negative_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match="size must be at least 0, not -1"):
+    with pytest.raises(
+        ConfigError,
+        match=r"size of partition 'owner' must be a whole number of at least 0, not -1\.",
+    ):
         cut(dataset(), knobs={"size": -1})
-    with pytest.raises(ConfigError, match="size of partition 'owner' must be a int, not 'ten'"):
+    with pytest.raises(
+        ConfigError,
+        match="size of partition 'owner' must be a whole number of at least 0, not 'ten'",
+    ):
         cut(dataset(), knobs={"size": "ten"})
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_data import toy_dataset
 
 from fedskew.config import make_config
 from fedskew.data.build import build
@@ -25,17 +26,9 @@ properties = settings(max_examples=30, deadline=None)
 
 
 def dataset(rows: int = 90, test: int = 30, **fields: Any) -> Dataset:
-    """Four classes in turn and five owners of four rows in turn; a sample is its row's number."""
-    total = rows + test
-    made: dict[str, Any] = {
-        "name": "toy",
-        "x": torch.arange(total, dtype=torch.float32)[:, None],
-        "y": torch.arange(total) % 4,
-        "class_names": tuple("abcd"),
-        "official_test": np.arange(rows, total),
-        "owner": np.arange(total) // 4 % 5,
-    }
-    return Dataset(**{**made, **fields})
+    """Four classes in turn and five owners of four rows in turn."""
+    row = np.arange(rows + test)
+    return toy_dataset(row % 4, test, **{"owner": row // 4 % 5, **fields})
 
 
 def made(data: Dataset | None = None, partition: str = "iid", **others: Any) -> Federation:

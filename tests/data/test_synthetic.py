@@ -15,8 +15,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from fedskew import make_config, make_federation
 from fedskew.data.build import build
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets import describe, load
-from fedskew.data.parties import all_rows
+from fedskew.data.datasets import DATASETS, load
+from fedskew.data.federation import all_rows
 from fedskew.errors import ConfigError
 
 NAMES = ("gaussian-clients", "bernoulli-clients")
@@ -220,24 +220,61 @@ def test_a_config_names_them_like_any_dataset() -> None:
     assert federation.sample_shape == (9,)
     assert {len(all_rows(c)) for c in federation.clients} == {40}
     assert federation.log_ratio is not None
-    rows = {row.name: row for row in describe()}
-    assert rows["bernoulli-clients"].options["size"] == "samples of each owner (default 500)"
+    knob = DATASETS["bernoulli-clients"].knobs["size"]
+    assert (knob.knob.text, knob.default) == ("samples of each owner", 500)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"owners": 0}, "owners must be at least 1, not 0"),
-        ({"size": 0}, "size must be at least 1, not 0"),
-        ({"dimensions": 1}, "dimensions must lie in 2..784, not 1"),
-        ({"dimensions": 785}, "dimensions must lie in 2..784, not 785"),
-        ({"shift": -1}, "shift must be at least 0, not -1"),
-        ({"shift": float("nan")}, "shift must be at least 0, not nan"),
-        ({"correlation": 1.0}, "correlation must lie in 0 <= correlation < 1"),
-        ({"data_seed": -1}, "data_seed must be at least 0, not -1"),
-        ({"size": 2.5}, "option 'size' of dataset 'gaussian-clients' must be a whole number, not"),
-        ({"shift": "far"}, "option 'shift' .* must be a number, not 'far'"),
-        ({"dimension": 3}, "unknown option .* did you mean 'dimensions'"),
+        (
+            {"owners": 0},
+            r"owners of dataset 'gaussian-clients' must be a whole number of at least 1, not 0\.",
+        ),
+        (
+            {"size": 0},
+            r"size of dataset 'gaussian-clients' must be a whole number of at least 1, not 0\.",
+        ),
+        (
+            {"dimensions": 1},
+            r"dimensions of dataset 'gaussian-clients' must be a whole number from "
+            r"2 to 784, not 1\.",
+        ),
+        (
+            {"dimensions": 785},
+            r"dimensions of dataset 'gaussian-clients' must be a whole number from "
+            r"2 to 784, not 785\.",
+        ),
+        (
+            {"shift": -1},
+            r"shift of dataset 'gaussian-clients' must be a number of at least 0, not -1\.",
+        ),
+        (
+            {"shift": float("nan")},
+            r"shift of dataset 'gaussian-clients' must be a number of at least 0, not nan\.",
+        ),
+        (
+            {"correlation": 1.0},
+            r"correlation of dataset 'gaussian-clients' must be a number of at "
+            r"least 0 and below 1, not 1\.0\.",
+        ),
+        (
+            {"data_seed": -1},
+            r"data_seed of dataset 'gaussian-clients' must be a whole number of at "
+            r"least 0, not -1\.",
+        ),
+        (
+            {"size": 2.5},
+            r"size of dataset 'gaussian-clients' must be a whole number of at least 1, not 2\.5\.",
+        ),
+        (
+            {"shift": "far"},
+            r"shift of dataset 'gaussian-clients' must be a number of at least 0, not 'far'\.",
+        ),
+        (
+            {"dimension": 3},
+            r"unknown knob 'dimension' of dataset 'gaussian-clients': did you mean 'dimensions'\?",
+        ),
     ],
 )
 def test_impossible_laws_are_refused_in_one_sentence(options: dict[str, Any], message: str) -> None:

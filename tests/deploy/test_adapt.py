@@ -11,52 +11,18 @@ import numpy as np
 import pytest
 import torch
 from helpers import assert_same_bits
-from PIL import Image
+from quick_digits import EPOCHS, SETTINGS, Array, Stored
 from torch.nn import functional as F
 
 import fedskew
-from fedskew.data.datasets import load
+from fedskew.api import run
 from fedskew.deploy.adapt import NEWCOMER
 from fedskew.deploy.model import open_model
-from fedskew.deploy.preparation import described, load_preparation, preparation_of
-from fedskew.deploy.samples import prepared, read_samples
 from fedskew.errors import ConfigError, DataError, FedskewError, RunError
 from fedskew.federate.adapting import shots
 from fedskew.federate.predictions import load_predictions
-from fedskew.runs.experiment import Run, make_federation, run
+from fedskew.runs.experiment import Run, make_federation
 from fedskew.runs.identity import hash_of
-
-Array = np.ndarray[Any, Any]
-Stored = tuple[Array, Array]
-EPOCHS = 12
-SETTINGS: dict[str, Any] = {
-    "model": {"name": "mlp", "hidden": [12]},
-    "method": "fedavg",
-    "federation": {"clients": 4, "unseen": 1, "samples": 600, "partition": "iid"},
-    "train": {"rounds": 3, "lr": 0.2},
-    "evaluate": {"fine_tune_epochs": EPOCHS, "fine_tune_batch": "all", "shots": [2, "all"]},
-}
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Quick, and adapting in one batch: the order of samples then means nothing."""
-    return run(SETTINGS, out=tmp_path_factory.mktemp("runs"), draw=False)
-
-
-@pytest.fixture(scope="module")
-def stored() -> Stored:
-    """The digits as stored; a run's rows are theirs."""
-    digits = load("digits", normalise="unit")
-    return digits.x.numpy(), digits.y.numpy()
-
-
-@pytest.fixture(scope="module")
-def few(stored: Stored) -> Stored:
-    """Five samples of every class."""
-    x, y = stored
-    rows = np.concatenate([np.flatnonzero(y == label)[:5] for label in range(10)])
-    return x[rows], y[rows]
 
 
 def plainly_adapted(
@@ -74,9 +40,10 @@ def plainly_adapted(
 def test_adapting_is_plain_gradient_descent_from_the_runs_model(
     finished: Run, stored: Stored, few: Stored
 ) -> None:
-    """The few samples are scaled by the figures of all digits, not by their own."""
+    """The few samples are scaled by the figures of the digits clients trained on, not their own."""
     made = fedskew.adapt(finished, *few)
-    every = stored[0].astype(np.float64)
+    clients = make_federation(finished.config).clients
+    every = stored[0][np.concatenate([c.train for c in clients])].astype(np.float64)
     x = torch.from_numpy((few[0] - every.mean()) / every.std()).float()
     expected = plainly_adapted(finished.model(), x, torch.from_numpy(few[1]), 0.2, EPOCHS)
     for name, tensor in made.module.state_dict().items():
@@ -237,134 +204,6 @@ def test_a_run_folder_is_never_written_over(finished: Run, few: Stored) -> None:
         fedskew.adapt(finished, *few, out=finished.path)
 
 
-def test_other_data_than_the_runs_are_noticed(tmp_path: Path) -> None:
-    """A run on a user's own file, which then changes: its figures would be wrong."""
-    path, rng = tmp_path / "own.npz", np.random.default_rng(0)
-    x, y = rng.random((60, 4), dtype=np.float32), np.arange(60) % 3
-    np.savez(path, x=x, y=y)
-    federation = {"dataset": str(path), "clients": 3, "partition": "iid"}
-    settings = {"model": "logistic", "federation": federation, "train": {"rounds": 1}}
-    done = run(settings, out=tmp_path / "runs", draw=False)
-    np.savez(path, x=x + 1, y=y)
-    with pytest.raises(RunError, match="made with other data than are here now"):
-        fedskew.adapt(done, x, y)
-    np.savez(path, x=x, y=y)
-    fedskew.adapt(done, x, y)
-    path.unlink()
-    # Once found, the figures stand in the run's folder.
-    assert fedskew.adapt(done, x, y).about["adapted"]["samples"] == 60
-
-
-@pytest.mark.parametrize(
-    "federation",
-    [
-        {},
-        {"normalise": "unit"},
-        {"normalise": "signed", "classes": [8, 3]},
-        {"image": {"side": 12, "channels": 3}},
-        {"classes": [5, 2, 7], "image": {"side": 4}},
-    ],
-)
-def test_samples_as_stored_become_the_very_samples_of_the_federation(
-    federation: dict[str, Any], stored: Stored
-) -> None:
-    config = fedskew.make_config({"federation": {"clients": 3, **federation}})
-    made = make_federation(config)
-    preparation = described(config, made)
-    x, y = stored
-    kept = np.isin(y, federation.get("classes", np.arange(10)))
-    assert torch.equal(preparation.samples(x[kept]), made.x)
-    np.testing.assert_array_equal(preparation.labels(y[kept]), made.y.numpy())
-    named = preparation.labels([str(label) for label in y[kept]])
-    np.testing.assert_array_equal(named, made.y.numpy())
-
-
-def test_grey_samples_of_a_coloured_run_are_grey_in_three_channels(stored: Stored) -> None:
-    skewed = {"clients": 3, "normalise": "unit", "skew": ["colour"]}
-    config = fedskew.make_config({"federation": skewed})
-    preparation = described(config, make_federation(config))
-    made = preparation.samples(stored[0][:4])
-    assert torch.equal(made, torch.from_numpy(stored[0][:4]).expand(-1, 3, -1, -1))
-    coloured = np.random.default_rng(0).random((4, 3, 8, 8), dtype=np.float32)
-    assert torch.equal(preparation.samples(coloured), torch.from_numpy(coloured))
-
-
-@pytest.fixture(scope="module")
-def flat_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run on a table of features whose classes have names."""
-    folder = tmp_path_factory.mktemp("table")
-    rng = np.random.default_rng(0)
-    lines = [f"{a:.6f},{b:.6f},{'cold' if a > b else 'warm'}" for a, b in rng.random((90, 2))]
-    (folder / "all.csv").write_text("\n".join(["f,g,label", *lines]))
-    federation = {"dataset": str(folder / "all.csv"), "clients": 3, "partition": "iid"}
-    settings = {"model": "logistic", "federation": federation, "train": {"rounds": 1}}
-    return run(settings, out=folder / "runs", draw=False)
-
-
-def test_tables_images_and_arrays_hold_the_same_samples(flat_run: Run, tmp_path: Path) -> None:
-    preparation = preparation_of(flat_run)
-    (tmp_path / "new.csv").write_text("f,g,kind\n0.5,0.25,cold\n0.125,1,warm\n")
-    np.savez(tmp_path / "named.npz", x=np.array([[0.5, 0.25], [0.125, 1]]), y=np.array([0, 1]),
-             class_names=np.array(["cold", "warm"]))  # fmt: skip
-    found = [
-        prepared(read_samples(tmp_path / name, None, preparation, "kind"), preparation)
-        for name in ("new.csv", "named.npz")
-    ]
-    assert preparation.class_names == ("cold", "warm")
-    for samples in found:
-        assert torch.equal(samples.x, found[0].x)
-        assert samples.labels().tolist() == [0, 1]
-    (tmp_path / "bare.csv").write_text("f,g\n0.5,0.25\n0.125,1\n")
-    bare = prepared(read_samples(tmp_path / "bare.csv", None, preparation), preparation)
-    assert torch.equal(bare.x, found[0].x)
-    assert bare.y is None
-
-
-def test_parquet_files_are_read_too(flat_run: Run, tmp_path: Path) -> None:
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    table = pyarrow.table({"f": [0.5, 0.125], "g": [0.25, 1.0], "label": ["warm", "warm"]})
-    parquet.write_table(table, tmp_path / "new.parquet")
-    preparation = preparation_of(flat_run)
-    stored = read_samples(tmp_path / "new.parquet", None, preparation)
-    samples = prepared(stored, preparation)
-    assert samples.labels().tolist() == [1, 1]
-    assert torch.equal(samples.x, preparation.samples(np.array([[0.5, 0.25], [0.125, 1.0]])))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("f,g,label\n1,2,hot\n", "label 'hot' of sample 0 is none of the run's classes"),
-        ("f,label\n1,warm\n", r"shape \[1\], but the run takes \[2\]"),
-        ("f,g\n1,x\n", "something else than numbers"),
-        ("f,g,label\n", "no rows"),
-    ],
-)
-def test_tables_that_do_not_fit(flat_run: Run, tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "new.csv").write_text(text)
-    with pytest.raises(DataError, match=says):
-        fedskew.predict(flat_run, tmp_path / "new.csv", threshold=0.5)
-
-
-def test_folders_of_images_are_read_by_class_or_without(
-    finished: Run, few: Stored, tmp_path: Path
-) -> None:
-    x, y = few
-    for row, (image, label) in enumerate(zip(x, y, strict=True)):
-        for place in (tmp_path / "labelled" / str(label), tmp_path / "bare"):
-            place.mkdir(parents=True, exist_ok=True)
-            pixels = np.round(image[0] * 255).astype(np.uint8)
-            Image.fromarray(pixels).save(place / f"{row:02d}.png")
-    preparation = preparation_of(finished)
-    labelled = prepared(read_samples(tmp_path / "labelled", None, preparation), preparation)
-    expected = preparation.samples(np.round(x[:, 0] * 255).astype(np.uint8))
-    assert torch.equal(labelled.x, expected)
-    assert labelled.labels().tolist() == y.tolist()
-    bare = prepared(read_samples(tmp_path / "bare", None, preparation), preparation)
-    assert torch.equal(bare.x, expected)
-    assert bare.y is None
-
-
 @pytest.fixture(scope="module")
 def headless(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run without a global model: every client keeps its head."""
@@ -393,33 +232,3 @@ def test_without_a_global_model_one_begins_where_the_run_let_newcomers_begin(
     np.testing.assert_allclose(found.probability, scored["confidence"][mine], rtol=1e-4)
     with pytest.raises(RunError, match="has no global model, only its clients'"):
         fedskew.predict(headless, x[:3], threshold=0.5)
-
-
-@pytest.mark.real_data
-@pytest.mark.parametrize("scale", ["client", "feature"])
-def test_features_are_chosen_and_scaled_as_the_runs(data_dir: Path, scale: str) -> None:
-    """Rows of a client come out bit for bit; a newcomer's range is that of its samples."""
-    federation = {
-        "dataset": "har", "partition": "owner", "clients": "all", "unseen": 9,
-        "features": {"top": 144, "scale": scale},
-    }  # fmt: skip
-    config = fedskew.make_config({"federation": federation})
-    made = make_federation(config, data_dir)
-    preparation = described(config, made, data_dir)
-    raw = load("har", data_dir, normalise="unit")
-    assert raw.owner is not None
-    client = made.clients[2]
-    rows = np.flatnonzero(raw.owner == raw.owner_names.index(client.name))
-    mine = preparation.of_client(client.name).samples(raw.x[rows].numpy())
-    theirs = made.x[np.concatenate([client.train, client.validation, client.test])]
-    assert set(map(bytes, mine.numpy())) == set(map(bytes, theirs.numpy()))
-    new = preparation.of_new(raw.x[rows[:40]].numpy()).samples(raw.x[rows[:40]].numpy())
-    low, high = new.aminmax(dim=0) if scale == "feature" else new.aminmax()
-    assert torch.allclose(low, torch.zeros_like(low), atol=1e-6)
-    assert torch.allclose(high, torch.ones_like(high), atol=1e-6)
-
-
-def test_a_preparation_is_read_back_as_it_was_written(finished: Run, tmp_path: Path) -> None:
-    preparation = preparation_of(finished)
-    preparation.save(tmp_path)
-    assert load_preparation(tmp_path) == preparation

@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.patches import Rectangle
-from scipy.stats import fisher_exact
 
+from fedskew.api import run
 from fedskew.data.skew import rotate
 from fedskew.deploy.drift import _windows, drift
-from fedskew.deploy.watch import Counted, is_more
+from fedskew.deploy.drift_report import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport
+from fedskew.deploy.drift_report import drift_figure as picture
 from fedskew.engine import cohort
-from fedskew.engine.cohort import Trained, Training, Work
+from fedskew.engine.training import Trained, Training, Work
 from fedskew.errors import ConfigError, DataError, RunError
 from fedskew.federate import adapting
 from fedskew.federate.predictions import load_predictions
-from fedskew.runs.experiment import Run, make_federation, run
-from fedskew.views.drift import CONTINUED, LOOP, NEVER, ONCE, STRATEGIES, DriftReport
-from fedskew.views.drift import picture_of as picture
+from fedskew.runs.experiment import Run, make_federation
 
 SETTINGS: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [64]},
@@ -203,19 +202,6 @@ def test_a_seen_client_begins_with_the_model_it_owns_and_a_newcomer_with_what_it
         report = drift(done.path, client=client, angles=(0, 45), shots=2)
         assert report.client == expected
         assert report.of(NEVER)[0].accuracy == pytest.approx(accuracy_of(done, report.client))
-
-
-def test_more_unsure_than_before_is_fishers_one_sided_test() -> None:
-    for now, then in (
-        ((4, 20), (10, 100)),
-        ((5, 20), (5, 100)),
-        ((1, 9), (0, 30)),
-        ((3, 9), (0, 9)),
-    ):
-        table = [[now[0], now[1] - now[0]], [then[0], then[1] - then[0]]]
-        p = float(fisher_exact(table, alternative="greater").pvalue)
-        for chance in (p * 0.99, p * 1.01):
-            assert is_more(Counted(*now), Counted(*then), chance) == (p < chance)
 
 
 def test_windows_hold_fresh_samples_until_there_are_none() -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load as parse
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fedskew.api import run as run_experiment
 from fedskew.deploy.export import (
     ExportReport,
     Variant,
@@ -27,7 +28,6 @@ from fedskew.deploy.preparation import load_preparation, run_federation
 from fedskew.errors import ConfigError, FedskewError, RunError
 from fedskew.models import build
 from fedskew.runs.experiment import Run
-from fedskew.runs.experiment import run as run_experiment
 from fedskew.store import read_json
 
 

@@ -26,15 +26,16 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedskew.engine.batches import schedule
-from fedskew.engine.cohort import Trained, Work, in_workers, one_intra_op_thread, split, train
+from fedskew.engine.cohort import split, train
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.streams import stream
+from fedskew.engine.training import Trained, Work
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
 from fedskew.federate.recipe import Phase, Recipe
 from fedskew.models.registry import Classifier
 from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective
 from fedskew.parts.select import only
+from fedskew.rng import stream
 
 SETTINGS = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8)
 
@@ -447,16 +448,6 @@ def test_chunks_are_as_equal_as_can_be(count: int, most: int, lengths: list[int]
     chunks = list(split(range(count), most))
     assert [len(chunk) for chunk in chunks] == lengths
     assert [i for chunk in chunks for i in chunk] == list(range(count))
-
-
-def test_workers_keep_the_order_and_give_torch_its_threads_back() -> None:
-    before = torch.get_num_threads()
-    assert in_workers(lambda n: n * n, range(20)) == [n * n for n in range(20)]
-    with pytest.raises(ZeroDivisionError):
-        in_workers(lambda n: 1 // n, [1, 0])
-    with one_intra_op_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
 
 
 def test_the_order_in_which_a_dictionary_names_tensors_changes_nothing() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import Tensors, assert_close, assert_same_bits, make_holdings, run, toy_federation
-from torch import nn
+from torch import Tensor, nn
 
-from fedskew.engine.cohort import Trained, Work, train
+from fedskew.engine.cohort import train
 from fedskew.engine.dropout import (
     StreamDropout,
     dropout_key,
@@ -15,8 +15,10 @@ from fedskew.engine.dropout import (
     with_stream_dropout,
 )
 from fedskew.engine.optim import Optimiser
+from fedskew.engine.training import Trained, Work
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import Phase, Recipe, find
+from fedskew.federate.recipe import Phase, Recipe
+from fedskew.methods import find
 from fedskew.models.registry import Classifier
 
 
@@ -73,6 +75,64 @@ def test_layers_drop_apart_and_channels_drop_whole() -> None:
         )
     assert not torch.equal(first, second)
     assert set(whole.mean(dim=(2, 3)).unique().tolist()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
+@pytest.mark.parametrize("p", [0.2, 0.5])
+def test_alpha_dropout_gives_the_values_of_torchs(kind: type[nn.AlphaDropout], p: float) -> None:
+    """Of a constant there are two: what is kept and what is dropped."""
+    ones = torch.ones(50, 40, 3)
+    (ours,) = with_stream_dropout(nn.Sequential(kind(p))).train()
+    with dropout_key(torch.tensor(7)):
+        found = ours(ones)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        values = kind(p).train()(ones).unique()
+    torch.testing.assert_close(found.unique(), values)
+    dropped = found == found.min()
+    places = 2000 if kind is nn.FeatureAlphaDropout else 6000
+    assert abs(float(dropped.float().mean()) - p) < 5 * (p * (1 - p) / places) ** 0.5
+    whole = (dropped == dropped[:, :, :1]).all()
+    assert bool(whole) == (kind is nn.FeatureAlphaDropout)
+
+
+def test_alpha_dropout_keeps_mean_0_and_variance_1() -> None:
+    """Each within five deviations for 40,000 normal draws."""
+    x = torch.randn(200, 200, generator=torch.Generator().manual_seed(0))
+    layer = StreamDropout(0.4, 0, whole_channels=False, keeps_moments=True).train()
+    with dropout_key(torch.tensor(7)):
+        out = layer(x)
+    assert abs(float(out.mean())) < 5 / 200
+    assert abs(float(out.var()) - 1) < 5 * (2 / 40_000) ** 0.5
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout1d, nn.AlphaDropout])
+def test_dropping_everything_leaves_zeros_as_in_torch(kind: type[nn.Dropout]) -> None:
+    x = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0))
+    (ours,) = with_stream_dropout(nn.Sequential(kind(1.0))).train()
+    with dropout_key(torch.tensor(7)):
+        assert not ours(x).any()
+    assert not kind(1.0).train()(x).any()
+
+
+def test_clients_that_drop_everything_train_what_comes_after() -> None:
+    for tensors in trained(2, p=1.0):
+        start = dropping(1.0).state_dict()
+        assert torch.equal(tensors["head.weight"], start["head.weight"])
+        assert not torch.equal(tensors["head.bias"], start["head.bias"])
+
+
+def test_a_layer_of_a_users_own_is_not_taken_for_the_one_it_is_made_from() -> None:
+    class Doubling(nn.Dropout):
+        def forward(self, input: Tensor) -> Tensor:
+            return input * 2
+
+    class Renamed(nn.Dropout):
+        """Works as its base does."""
+
+    doubling, renamed = with_stream_dropout(nn.Sequential(Doubling(0.5), Renamed(0.5)))
+    assert isinstance(doubling, Doubling)
+    assert isinstance(renamed, StreamDropout)
 
 
 def test_nothing_is_dropped_in_evaluation() -> None:

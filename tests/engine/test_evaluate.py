@@ -24,9 +24,9 @@ from fedskew.engine.evaluate import (
     trains_batch_statistics,
     uses_batch_statistics,
 )
-from fedskew.engine.streams import stream
 from fedskew.parts.generative import VaeLoss
 from fedskew.parts.objective import Batch, Bound, Erm
+from fedskew.rng import stream
 from fedskew.types import Indices
 
 FEDERATION = toy_federation()

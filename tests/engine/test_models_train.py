@@ -14,17 +14,18 @@ from torch.nn import functional as F
 
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
-from fedskew.engine.cohort import Trained, Work, train
+from fedskew.engine.cohort import train
 from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.streams import stream
+from fedskew.engine.training import Trained, Work
 from fedskew.federate.plan import Settings
 from fedskew.federate.recipe import Phase, Recipe
-from fedskew.models import Civae, Vae, describe, seeded
+from fedskew.models import MODELS, Civae, Vae, seeded
 from fedskew.models.made import Made
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.density import DensityLoss
 from fedskew.parts.generative import VaeLoss
+from fedskew.rng import stream
 
 SMALL: dict[str, dict[str, object]] = {
     "mlp": {"hidden": [8]},
@@ -77,7 +78,7 @@ def loss_of(model: nn.Module, x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("chunk", [1, 2], ids=["threads", "stacked"])
-@pytest.mark.parametrize("name", [card.name for card in describe()])
+@pytest.mark.parametrize("name", MODELS)
 def test_a_model_trains_as_in_a_plain_loop(name: str, chunk: int) -> None:
     """Compared are how far parameters went, so that a missing gradient cannot hide."""
     federation = images()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import traceback
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 from helpers import assert_close, make_holdings, run, toy_federation
 from torch import Tensor, nn
 from torch.func import grad_and_value
 
-from fedskew.engine.cohort import Work, train
+from fedskew.engine.cohort import train
+from fedskew.engine.executor import ONE_BY_ONE
 from fedskew.engine.graph import PlainStep
-from fedskew.engine.plan import ONE_BY_ONE
+from fedskew.engine.training import Work
 from fedskew.errors import ConfigError, place_of
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.recipe import Phase, Recipe
@@ -190,9 +193,24 @@ class Drawing(Erm):
         return super().loss(model, batch, client) * torch.rand(())
 
 
+@dataclass(frozen=True)
+class DrawingWithNumpy(Erm):
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        return super().loss(model, batch, client) * np.random.rand()  # noqa: NPY002
+
+
+@dataclass(frozen=True)
+class DrawingWithPython(Erm):
+    def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
+        return super().loss(model, batch, client) * random.random()
+
+
+@pytest.mark.parametrize("objective", [Drawing(), DrawingWithNumpy(), DrawingWithPython()])
 @pytest.mark.parametrize("executor", [ONE_BY_ONE, "threads"])
-def test_hidden_randomness_is_refused_as_in_other_executors(executor: str) -> None:
-    holdings = holdings_of(Recipe(objective=Drawing()), executor)
+def test_hidden_randomness_is_refused_as_in_other_executors(
+    executor: str, objective: Objective
+) -> None:
+    holdings = holdings_of(Recipe(objective=objective), executor)
     for result, steps in zip(
         train(works(holdings), holdings.training(Phase())), STEPS, strict=True
     ):

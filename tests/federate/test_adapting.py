@@ -19,10 +19,9 @@ from fedskew.data.federation import Federation
 from fedskew.engine import cohort
 from fedskew.engine import evaluate as engine_evaluate
 from fedskew.engine.batches import schedule
-from fedskew.engine.cohort import Work
 from fedskew.engine.evaluate import Question
 from fedskew.engine.graph import Graphs
-from fedskew.engine.streams import stream
+from fedskew.engine.training import Work
 from fedskew.federate import adapting
 from fedskew.federate.adapting import Adaptation, adapted, held_out, shots
 from fedskew.federate.holdings import Holdings, roster_of
@@ -30,6 +29,7 @@ from fedskew.federate.planning import adaptations
 from fedskew.federate.recipe import Adapt
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.objective import Batch, Bound, Objective
+from fedskew.rng import stream
 from fedskew.types import Indices
 
 LADDER = (0, 1, 2, 4, 8, 10)

@@ -24,7 +24,7 @@ from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.parts.invariance import IbIrm, Irm
 from fedskew.parts.objective import Erm
 from fedskew.parts.personal import OneStepAhead
@@ -34,8 +34,8 @@ def neutral(name: str) -> dict[str, Any]:
     """The knobs at which a method adds nothing to plain training, as its card says."""
     knobs: dict[str, Any] = {}
     for reduction in find(name).card.reduces:
-        if reduction.equals in ("fedavg", "local"):
-            knobs |= reduction.knobs
+        if reduction.method in ("fedavg", "local"):
+            knobs |= reduction.at
     return knobs
 
 

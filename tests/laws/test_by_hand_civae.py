@@ -29,10 +29,9 @@ from typing import Any
 
 import pytest
 import torch
+from by_hand import is_, noise_of_one, number, two_clients
+from by_hand import worked as one_weight
 from helpers import Run, make_holdings, run
-from test_by_hand import is_, number, two_clients
-from test_by_hand import worked as one_weight
-from test_by_hand_generative import noise_of_one
 from torch import Tensor, nn
 
 from fedskew.engine.graph import Graphs
@@ -40,9 +39,10 @@ from fedskew.engine.optim import Optimiser
 from fedskew.federate.adapting import Adaptation, adapted
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import Adapt, Phase, find
-from fedskew.federate.scoring import look
+from fedskew.federate.recipe import Adapt, Phase
+from fedskew.federate.scoring import score_samples
 from fedskew.federate.tasks import ScoreTask
+from fedskew.methods import find
 from fedskew.models.civae import Civae
 from fedskew.types import Tensors
 
@@ -175,8 +175,8 @@ def test_newcomers_get_the_mean_or_anns_or_an_untrained_part(encoder: str, decod
     assert newcomer(result) == is_([*given[encoder][:2], given[decoder][2], *classifier])
     assert numbers(result.model_of("bob")) == is_([*BOB[:3], *classifier])
     task = ScoreTask("bob", 1, result.shared, "personal", ())
-    (looked,) = look(result.holdings, [task], {"bob": result.backend.private_of("bob")})
-    assert numbers(looked.model) == is_([*BOB[:3], *classifier])
+    (found,) = score_samples(result.holdings, [task], {"bob": result.backend.private_of("bob")})
+    assert numbers(found.model) == is_([*BOB[:3], *classifier])
 
 
 def test_a_client_goes_on_from_its_own_encoder_and_the_shared_classifier() -> None:

@@ -19,32 +19,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from by_hand import is_, noise_of_one, two_clients
 from helpers import Run, make_holdings, run
-from test_by_hand import is_, two_clients
 from torch import Tensor, nn
 
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.models.vae import Vae
 from fedskew.parts.distil import components_of
 from fedskew.parts.generative import VaeLoss
 from fedskew.parts.objective import Batch, Bound
 
+__all__ = ["noise_of_one"]
+
 ANN, BOB = [11 / 16, -1 / 8, 1 / 2], [1 / 4, -1 / 4, 1 / 4]
-
-
-@pytest.fixture(autouse=True)
-def noise_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training draws a one wherever it would draw from N(0, 1)."""
-
-    def ones(work: Any, kind: str, steps: int, shape: tuple[int, ...]) -> Any:
-        return np.ones((steps, *shape), dtype=np.float32)
-
-    monkeypatch.setattr("fedskew.engine.cohort._draw", ones)
 
 
 def line() -> Vae:

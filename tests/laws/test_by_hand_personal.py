@@ -12,14 +12,14 @@ from math import exp, log
 from typing import Any
 
 import numpy as np
+from by_hand import HalfSquare, is_, number, two_clients
 from helpers import Run, assert_close, make_holdings, run, toy_federation, toy_model
-from test_by_hand import HalfSquare, is_, number, two_clients
 from torch import nn
 
 from fedskew.data.federation import Client
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.models.registry import Classifier
 from fedskew.parts.personal import OneStepAhead
 

@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from by_hand import HalfSquare, is_, two_clients
 from helpers import Run, make_holdings, run
-from test_by_hand import HalfSquare, is_, two_clients
 from torch import nn
 
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.models.registry import Classifier
 
 

@@ -14,7 +14,7 @@ from helpers import (
 
 from fedskew.errors import ConfigError
 from fedskew.federate.backends.carrier import Carrier
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 
 
 @every_method

@@ -17,8 +17,8 @@ from helpers import (
     toy_federation,
 )
 
+from fedskew.engine.executor import ONE_BY_ONE
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.plan import ONE_BY_ONE
 from fedskew.federate.plan import Settings
 
 OPTIMISERS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,14 +20,14 @@ from helpers import (
 
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import Reduction, find, methods
+from fedskew.methods import METHODS, ReducesTo, find
 
 FULL_BATCH = Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=64)
 """Two steps a round on all of a client's data: the order of its samples does not matter."""
 
 REDUCTIONS = [
-    pytest.param(name, reduction, id=f"{name}-{reduction.equals}-{i}")
-    for name, method in sorted(methods().items())
+    pytest.param(name, reduction, id=f"{name}-{reduction.method}-{i}")
+    for name, method in sorted(METHODS.items())
     for i, reduction in enumerate(method.card.reduces)
 ]
 
@@ -45,13 +46,13 @@ def assert_same_scores(ours: Run, theirs: Run) -> None:
 
 @pytest.mark.parametrize(("name", "reduction"), REDUCTIONS)
 def test_the_card_of_a_method_tells_the_truth_about_what_it_reduces_to(
-    name: str, reduction: Reduction
+    name: str, reduction: ReducesTo
 ) -> None:
-    recipe = find(name).recipe(**reduction.knobs)
+    recipe = find(name).recipe(**reduction.at)
     # A second phase shuffles with another stream, so only full batches can be compared.
     settings = FULL_BATCH if len(recipe.trains) > 1 else None
-    ours = finished(name, reduction.knobs, settings)
-    theirs = finished(reduction.equals, reduction.equals_knobs, settings)
+    ours = finished(name, reduction.at, settings)
+    theirs = finished(reduction.method, reduction.given, settings)
     if ours.holdings.plan.shared == theirs.holdings.plan.shared:
         assert_close(ours.shared, theirs.shared, 1e-6)
     assert_same_scores(ours, theirs)
@@ -149,6 +150,6 @@ def test_central_on_full_batches_is_one_client_that_holds_everything() -> None:
     settings = Settings(Optimiser("sgd", 0.1), epochs=3, batch_size=128)
     central = finished("central", {}, settings)
     federation = toy_federation()
-    alone = federation.with_data(clients=(federation.pooled(),))
+    alone = federation.with_data(clients=(replace(federation.pooled(), name="all"),))
     fedavg = run(method_holdings("fedavg", federation=alone, settings=settings))
     assert_close(central.shared, fedavg.shared, 1e-6)

@@ -23,9 +23,9 @@ from helpers import (
 )
 
 from fedskew.federate.metrics import Row
-from fedskew.federate.recipe import find
 from fedskew.federate.rounds import Rounds
 from fedskew.federate.server import Progress, RoundRecord, federate
+from fedskew.methods import find
 from fedskew.store import load_groups, save_groups
 
 both_kinds = pytest.mark.parametrize("kind", ["mlp", "batch-norm"])

@@ -1,149 +1,31 @@
-"""Every first method against plain loops written from the papers' equations, on real MNIST.
-
-The loops share nothing with the package but the order of the batches. Momentum starts anew in
-every round.
-"""
+"""Every first method against plain loops written from the papers' equations, on real MNIST."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from helpers import Run, assert_close, make_holdings, run
+from helpers import assert_close
+from plain_loops import (
+    LR,
+    ROUNDS,
+    Plain,
+    Weights,
+    combination,
+    logistic,
+    mlp,
+    momenta,
+    normalised_mlp,
+    ours,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
-from fedskew.engine.batches import schedule
-from fedskew.engine.optim import Optimiser
-from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import find
-from fedskew.models.registry import Classifier
-
-Weights = dict[str, Tensor]
-ROUNDS, EPOCHS, BATCH, LR, SEED = 3, 2, 20, 0.01, 7
 
 pytestmark = pytest.mark.real_data
-momenta = pytest.mark.parametrize("momentum", [0.0, 0.9])
-
-
-@pytest.fixture(scope="session")
-def mnist(data_dir: Path) -> Federation:
-    """Four clients of different sizes, each with mostly its own digits; 95 leaves a short batch."""
-    data = load("mnist", data_dir)
-    labels = data.y[:4000].numpy()
-    rng = np.random.default_rng(0)
-    clients = []
-    for k, size in enumerate((200, 95, 240, 160)):
-        favourite = np.isin(labels, (k, k + 4))
-        chance = np.where(favourite, 5.0, 1.0)
-        rows = rng.choice(4000, size, replace=False, p=chance / chance.sum())
-        clients.append(Client(f"client-{k}", np.sort(rows)))
-    x = data.x[:4000].clone()
-    return Federation("mnist", x, data.y[:4000].clone(), data.class_names, tuple(clients))
-
-
-def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return make()
-
-
-def logistic() -> nn.Module:
-    """Convex, so that rounding stays rounding over hundreds of steps with momentum."""
-    return seeded(lambda: Classifier(nn.Flatten(), nn.Linear(784, 10)))
-
-
-def mlp() -> nn.Module:
-    return seeded(
-        lambda: Classifier(
-            nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU()), nn.Linear(16, 10)
-        )
-    )
-
-
-def normalised_mlp() -> nn.Module:
-    return seeded(
-        lambda: Classifier(
-            nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.ReLU()),
-            nn.Linear(16, 10),
-        )
-    )
-
-
-@dataclass
-class Plain:
-    """A federation seen by a plain loop: local SGD from given weights, and nothing else."""
-
-    data: Federation
-    model: nn.Module
-    momentum: float
-
-    @property
-    def clients(self) -> list[Client]:
-        return list(self.data.clients)
-
-    @property
-    def shares(self) -> list[float]:
-        total = sum(len(c.train) for c in self.clients)
-        return [len(c.train) / total for c in self.clients]
-
-    def start(self) -> Weights:
-        return {n: t.detach().clone() for n, t in self.model.state_dict().items()}
-
-    def local_sgd(
-        self,
-        start: Mapping[str, Tensor],
-        client: Client,
-        round_number: int,
-        extra: Callable[[str, Tensor], Tensor | float] = lambda name, w: 0.0,
-        phase: int = 0,
-        moves: str = "",
-    ) -> tuple[Weights, int]:
-        """EPOCHS over the client's data; ``extra(name, w)`` is added to every gradient.
-
-        Only parameters whose names begin with ``moves`` are changed.
-        """
-        model = copy.deepcopy(self.model).train()
-        model.load_state_dict(dict(start))
-        ragged = any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules())
-        key = (SEED, "main", "train", phase, client.name, round_number)
-        plan = schedule(client.train, key, BATCH, EPOCHS, not ragged)
-        velocity = {n: torch.zeros_like(p) for n, p in model.named_parameters()}
-        for positions, mask in zip(plan.positions, plan.mask, strict=True):
-            rows = torch.from_numpy(client.train[positions[mask > 0]])
-            loss = F.cross_entropy(model(self.data.x[rows]), self.data.y[rows])
-            named = dict(model.named_parameters())
-            gradients = torch.autograd.grad(loss, list(named.values()))
-            with torch.no_grad():
-                for (name, w), gradient in zip(named.items(), gradients, strict=True):
-                    g = gradient + extra(name, w)
-                    velocity[name] = self.momentum * velocity[name] + g
-                    if name.startswith(moves):
-                        w.sub_(LR * velocity[name])
-        return {n: t.detach().clone() for n, t in model.state_dict().items()}, plan.steps
-
-
-def combination(weights: list[float], models: list[Weights]) -> Weights:
-    return {
-        n: sum(p * m[n] for p, m in zip(weights, models, strict=True))  # type: ignore[misc]
-        if t.is_floating_point()
-        else t
-        for n, t in models[0].items()
-    }
-
-
-def ours(name: str, data: Federation, model: nn.Module, momentum: float = 0.0, **knobs: Any) -> Run:
-    settings = Settings(Optimiser("sgd", LR, momentum), EPOCHS, BATCH)
-    holdings = make_holdings(find(name).recipe(**knobs), data, model, settings, chunk=4, seed=SEED)
-    return run(holdings, ROUNDS)
 
 
 @momenta

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plain_loops as classifiers
 import pytest
-import test_against_plain as classifiers
 import torch
 from helpers import assert_close, assert_same_bits
-from test_against_plain import Weights, combination, mnist
-from test_generative_against_plain import BATCH, CLOSE, EPOCHS, LR, SEED, affine, final
+from plain_loops import Weights, combination
+from plain_vaes import BATCH, CLOSE, EPOCHS, LR, SEED, affine, final
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,14 +25,13 @@ from fedskew import run
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
-from fedskew.engine.streams import stream, torch_seed
 from fedskew.federate.adapting import shots
 from fedskew.federate.predictions import load_predictions
 from fedskew.models import seeded
+from fedskew.rng import stream, torch_seed
 from fedskew.runs.experiment import Run
 from fedskew.types import Indices
 
-__all__ = ["mnist"]
 pytestmark = pytest.mark.real_data
 
 SIZES = (40, 33, 40)

@@ -23,10 +23,10 @@ from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.streams import stream
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.models.registry import Classifier
+from fedskew.rng import stream
 
 Batches = list[tuple[Tensor, Tensor]]
 Gradients = dict[str, Tensor]

@@ -17,8 +17,8 @@ import pytest
 import torch
 from helpers import assert_close
 from numpy.typing import NDArray
+from plain_loops import Weights, combination
 from scipy.optimize import brentq
-from test_against_plain import Weights, combination
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,7 +26,7 @@ from fedskew import run
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
-from fedskew.engine.streams import torch_seed
+from fedskew.rng import torch_seed
 from fedskew.runs.experiment import Run
 from fedskew.runs.findings import load_arrays
 from fedskew.store import load_groups

@@ -16,8 +16,9 @@ import pytest
 import torch
 from helpers import assert_close
 from numpy.typing import NDArray
+from plain_loops import Weights, combination
+from plain_vaes import BATCH, CLOSE, EPOCHS, LR, ROUNDS, SEED, affine, final
 from scipy.stats import norm, wasserstein_distance
-from test_against_plain import Weights, combination
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,14 +26,10 @@ from fedskew import run
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
-from fedskew.engine.streams import stream, torch_seed
+from fedskew.rng import stream, torch_seed
 from fedskew.runs.experiment import Run
 
-SEED, ROUNDS, EPOCHS, BATCH, LR = 7, 2, 2, 20, 1e-3
 SIZES = (60, 75, 100, 81, 64, 90)
-CLOSE = 5e-5
-"""Adam divides by the size of a gradient, so that roundings of tiny ones show."""
-
 pytestmark = pytest.mark.real_data
 
 
@@ -51,10 +48,6 @@ def digits(data_dir: Path) -> Federation:
         "mnist", data.x[:3000].clone(), data.y[:3000].clone(), data.class_names, tuple(clients),
         central_test=np.arange(2500, 2800),
     )  # fmt: skip
-
-
-def affine(w: Weights, name: str, x: Tensor) -> Tensor:
-    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
 
 @dataclass(frozen=True)
@@ -207,10 +200,6 @@ def ours(
         "seed": SEED, "model": (net or Thesis()).settings, "method": method, "train": train,
     }  # fmt: skip
     return run(config, out=out, federation=data, draw=False)
-
-
-def final(done: Run, client: str | None = None) -> Weights:
-    return dict(done.model(client, round="last").state_dict())
 
 
 def recorded(done: Run, metric: str, round_number: int) -> list[float]:

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Run, assert_close, make_holdings, run, toy_federation, toy_model
+from helpers import Run, assert_close, make_holdings, run, spent_on, toy_federation, toy_model
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from fedskew.api import run as run_experiment
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import find
-from fedskew.runs.experiment import run as run_experiment
+from fedskew.methods import find
+from fedskew.parts.accounting import epsilon
 
 OWN = Path(__file__).parents[1] / "own_methods"
 NAME = "fedadam:fedadam"
@@ -155,7 +156,7 @@ def test_it_can_be_made_private_because_the_step_comes_after_the_noise() -> None
     length = sum(float(t.square().sum()) for t in moments.values()) ** 0.5
     assert 0 < length <= (1 - KNOBS["beta1"]) * 1e-3 * (1 + 1e-4)
     noisy = ours("private", base=base, clip=1.0, noise=1.0)
-    assert noisy.holdings.plan.recipe.aggregates.spent(2, 2, 2) is not None
+    assert spent_on(noisy.holdings.plan.recipe, 2, 2, 2)["epsilon"] == epsilon(1.0, 2, 2, 2, 1e-5)
     assert noisy.holdings.plan.recipe.steps == find(NAME).recipe(**KNOBS).steps
 
 

@@ -27,17 +27,17 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import fedskew
+from fedskew.api import run as run_experiment
 from fedskew.data.federation import Client, Federation
 from fedskew.deploy.model import run_model
 from fedskew.engine.optim import Optimiser
-from fedskew.engine.streams import torch_seed
 from fedskew.errors import ConfigError
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.models import redrawn
 from fedskew.parts.begin import Opening
-from fedskew.runs.experiment import run as run_experiment
+from fedskew.rng import torch_seed
 from fedskew.runs.folder import RunFolder
 
 OWN = Path(__file__).parents[1] / "own_methods"
@@ -260,7 +260,7 @@ def test_who_adapts_a_finished_run_begins_with_its_best_model(tmp_path: Path) ->
             "private",
             "cannot be made private: its server takes no plain mean of the clients' models",
         ),
-        ("fedreptile", "makes several models, so there is no one target to step towards"),
+        ("fedreptile", "makes several models, so there is no single target to step towards"),
     ],
 )
 def test_what_needs_one_mean_or_one_target_refuses_it_and_says_why(wrapper: str, why: str) -> None:

@@ -16,6 +16,7 @@ from helpers import (
     make_holdings,
     over_the_wire,
     run,
+    spent_on,
     toy_federation,
     toy_model,
 )
@@ -23,17 +24,18 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from fedskew.api import run as run_experiment
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import Adapt, Phase, Recipe, find
-from fedskew.federate.scoring import look
+from fedskew.federate.privacy import remembers
+from fedskew.federate.recipe import Adapt, Phase, Recipe
+from fedskew.federate.scoring import score_samples
 from fedskew.federate.tasks import ScoreTask
-from fedskew.methods.private import remembers
+from fedskew.methods import find
 from fedskew.parts.report import PERSONAL
 from fedskew.parts.step import LearningRate, Reptile
-from fedskew.runs.experiment import run as run_experiment
 
 OWN = Path(__file__).parents[1] / "own_methods"
 NAME = "pfedme:pfedme"
@@ -133,10 +135,10 @@ def test_a_newcomer_that_adapts_ends_with_a_model_of_its_own() -> None:
     holdings = replace(holdings, plan=plan)
     (client,) = FEDERATION.unseen
     task = ScoreTask(client.name, 1, plan.initial, "personal", ("test",), adapt=0)
-    (looked,) = look(holdings, [task], {})
-    assert looked.error is None
+    (found,) = score_samples(holdings, [task], {})
+    assert found.error is None
     _, theta = trained(dict(plan.initial), client.train, steps=3)
-    assert_close(looked.model, theta, 1e-5)
+    assert_close(found.model, theta, 1e-5)
 
 
 def test_statistics_of_batch_norm_stand_in_both_models() -> None:
@@ -197,7 +199,7 @@ def test_it_can_be_made_private_and_rounds_before_do_not_show_in_what_a_client_s
     assert not remembers(find(NAME).recipe())
     # Two of ten clients by lot: what was drawn helps, as for FedAvg and not as for groupdro.
     spent = {
-        name: find("private").recipe(base=name).aggregates.spent(3, 2, 10)
+        name: spent_on(find("private").recipe(base=name), 3, 2, 10)
         for name in (NAME, "fedavg", "groupdro")
     }
     assert spent[NAME] == spent["fedavg"] != spent["groupdro"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import assert_close
-from test_against_plain import (
+from plain_loops import (
     BATCH,
     EPOCHS,
     LR,
@@ -21,7 +21,6 @@ from test_against_plain import (
     Plain,
     Weights,
     combination,
-    mnist,
     momenta,
     ours,
     seeded,
@@ -31,11 +30,10 @@ from torch.nn import functional as F
 
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
-from fedskew.federate.recipe import find
 from fedskew.federate.rows import score_tasks, scored
+from fedskew.methods import find
 from fedskew.models.registry import Classifier
 
-__all__ = ["mnist"]
 pytestmark = pytest.mark.real_data
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedskew.data.federation import Federation
 from fedskew.methods.sample_weights import SampleWeightsLeft, agreement
-from fedskew.parts.ratio import ALL_EQUAL, FINE
+from fedskew.parts.sample_weights import ALL_EQUAL, FINE
 from fedskew.types import Groups
 
 

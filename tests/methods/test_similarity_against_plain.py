@@ -10,13 +10,12 @@ import pytest
 import torch
 from helpers import Run, assert_close
 from numpy.typing import NDArray
-from test_against_plain import ROUNDS, Plain, Weights, combination, mlp, mnist, momenta, ours
+from plain_loops import ROUNDS, Plain, Weights, combination, mlp, momenta, ours
 from torch import nn
 
 from fedskew.data.federation import Client, Federation
-from fedskew.engine.streams import stream
+from fedskew.rng import stream
 
-__all__ = ["mnist"]
 pytestmark = pytest.mark.real_data
 SHARPEN = 3.0
 Array = NDArray[np.float64]

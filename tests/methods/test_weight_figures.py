@@ -14,11 +14,12 @@ from helpers import left_by
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from fedskew.api import run
 from fedskew.methods import weight_figures as drawn
 from fedskew.methods.sample_weights import SampleWeightsLeft
-from fedskew.parts.ratio import ALL_EQUAL, FINE, TOO_FEW
-from fedskew.runs.experiment import Run, load_run, make_federation, run
-from fedskew.store import read_json, save_arrays, write_json
+from fedskew.parts.sample_weights import ALL_EQUAL, FINE, TOO_FEW
+from fedskew.runs.experiment import Run, load_run, make_federation
+from fedskew.store import read_sealed, save_arrays, write_sealed
 from fedskew.types import Groups
 from fedskew.views.figures import draw_run
 from fedskew.views.terminal import run_summary
@@ -56,16 +57,16 @@ def weighed(unweighed: Run, folder: Path, known: bool, estimated: bool = True) -
         private[client.name] = state(weights, entropy=50.0, trouble=trouble)
     left = left_by(SampleWeightsLeft(), federation, private)
     numbers = {client: each.numbers for client, each in left.items()}
-    result = read_json(path / "result.json")
-    write_json(path / "result.json", {**result, SampleWeightsLeft.name: numbers})
+    result = read_sealed(path / "result.json")
+    write_sealed(path / "result.json", {**result, SampleWeightsLeft.name: numbers})
     parts = [each.arrays for each in left.values()]
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     save_arrays(path / f"{SampleWeightsLeft.name}.npz", arrays)
-    settings = read_json(path / "config.json")
+    settings = read_sealed(path / "config.json")
     settings["config"]["method"] = {"name": "feddisk"}
-    write_json(path / "config.json", settings)
+    write_sealed(path / "config.json", settings)
     done = load_run(path)
-    draw_run(done, federation)
+    draw_run(done, lambda: federation)
     return done
 
 

@@ -255,13 +255,21 @@ def test_a_stack_of_models_computes_what_each_does_alone(name: str) -> None:
         (
             "made",
             {"hidden": [30, 0]},
-            "model setting 'hidden' must be a list of positive whole numbers, not [30, 0].",
+            "hidden of model 'made' must be a list of whole numbers of at least 1, not [30, 0].",
         ),
-        ("made", {"mask_seed": 0}, "'mask_seed' must be a positive whole number, not 0."),
-        ("made", {"shuffled": 1}, "'shuffled' must be true or false, not 1."),
-        ("made", {"binarise": "yes"}, "'binarise' must be true or false, not 'yes'."),
+        (
+            "made",
+            {"mask_seed": 0},
+            "mask_seed of model 'made' must be a whole number of at least 1, not 0.",
+        ),
+        ("made", {"shuffled": 1}, "shuffled of model 'made' must be true or false, not 1."),
+        ("made", {"binarise": "yes"}, "binarise of model 'made' must be true or false, not 'yes'."),
         ("made", {"components": 2}, "components"),
-        ("gaussian-made", {"components": 0}, "'components' must be a positive whole number"),
+        (
+            "gaussian-made",
+            {"components": 0},
+            "components of model 'gaussian-made' must be a whole number of at least 1, not 0.",
+        ),
         ("gaussian-made", {"binarise": True}, "binarise"),
     ],
 )

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedskew.errors import ConfigError
-from fedskew.models import Classifier, Vae, build, describe, redrawn, seeded
+from fedskew.models import Classifier, Vae, build, redrawn, seeded
 from fedskew.models.civae import CIVAE, Civae
 from fedskew.models.made import Made, MaskedLinear
 from fedskew.models.registry import CLASSIFIER, MADE, MODELS
@@ -297,8 +297,8 @@ def test_a_layer_that_cannot_be_drawn_again_is_named_with_a_way_out() -> None:
         redrawn(Classifier(nn.Sequential(attention), nn.Linear(4, 2)), seed=0)
     assert str(raised.value) == (
         "layer 'body.0' (MultiheadAttention) has no reset_parameters, so no further initial model "
-        "can be drawn: give it one, or choose settings under which all begin with one model "
-        "(shared_start = true)."
+        "can be drawn: give it one, or choose knobs with which all clients start from the same "
+        "model (shared_start = true)."
     )
 
 
@@ -317,7 +317,7 @@ def test_the_stated_smallest_image_is_exact(name: str) -> None:
         # Its pooling would take 3x3 pixels, but then its decoder could not draw them.
         refusal = ConfigError if name == "conv-civae" else RuntimeError
         with pytest.raises(refusal):
-            MODELS[name].factory((1, side - 1, side - 1), 10)(torch.randn(2, 1, side - 1, side - 1))
+            MODELS[name].make((1, side - 1, side - 1), 10)(torch.randn(2, 1, side - 1, side - 1))
 
 
 def test_images_too_small_for_a_network_are_told_which_models_take_them() -> None:
@@ -339,15 +339,39 @@ def test_features_are_refused_by_networks_for_images() -> None:
     ("name", "knobs", "message"),
     [
         ("resnet81", {}, "unknown model 'resnet81': did you mean 'resnet18'?"),
-        ("mlp", {"hiden": [3]}, "unknown model setting 'hiden': did you mean 'hidden'?"),
-        ("cnn", {"k": 3}, "model 'cnn' has no settings, so remove 'k'."),
-        ("femnist-cnn", {"k": 0}, "'k' must be a positive whole number, not 0."),
-        ("femnist-cnn", {"k": True}, "'k' must be a positive whole number, not True."),
-        ("mlp", {"hidden": 200}, "'hidden' must be a list of positive whole numbers, not 200."),
-        ("mlp", {"hidden": [8, -1]}, "'hidden' must be a list of positive whole numbers"),
-        ("cnn-groupnorm", {"deep": 1}, "'deep' must be true or false, not 1."),
+        ("mlp", {"hiden": [3]}, "unknown knob 'hiden' of model 'mlp': did you mean 'hidden'?"),
+        ("cnn", {"k": 3}, "unknown knob 'k' of model 'cnn', which has none: remove it."),
+        (
+            "femnist-cnn",
+            {"k": 0},
+            "k of model 'femnist-cnn' must be a whole number of at least 1, not 0.",
+        ),
+        (
+            "femnist-cnn",
+            {"k": True},
+            "k of model 'femnist-cnn' must be a whole number of at least 1, not True.",
+        ),
+        (
+            "mlp",
+            {"hidden": 200},
+            "hidden of model 'mlp' must be a list of whole numbers of at least 1, not 200.",
+        ),
+        (
+            "mlp",
+            {"hidden": [8, -1]},
+            "hidden of model 'mlp' must be a list of whole numbers of at least 1, not [8, -1].",
+        ),
+        (
+            "cnn-groupnorm",
+            {"deep": 1},
+            "deep of model 'cnn-groupnorm' must be true or false, not 1.",
+        ),
         ("beta-vea", {}, "unknown model 'beta-vea': did you mean 'beta-vae'?"),
-        ("conv-vae", {"latent": 0}, "'latent' must be a positive whole number, not 0."),
+        (
+            "conv-vae",
+            {"latent": 0},
+            "latent of model 'conv-vae' must be a whole number of at least 1, not 0.",
+        ),
     ],
 )
 def test_unknown_names_and_impossible_settings_are_named(
@@ -359,21 +383,21 @@ def test_unknown_names_and_impossible_settings_are_named(
     assert message in str(raised.value)
 
 
-def test_describe_lists_every_model_with_its_defaults() -> None:
-    cards = {card.name: card for card in describe()}
+def test_every_model_is_registered_with_its_defaults() -> None:
+    cards = dict(MODELS)
 
-    assert list(cards) == [
+    assert sorted(cards) == [
         *("beta-vae", "cnn", "cnn-babu", "cnn-bn", "cnn-groupnorm", "conv-civae", "conv-vae"),
         *("dense-civae", "femnist-cnn", "gaussian-made", "har-mlp", "logistic", "made", "mlp"),
         "resnet18",
     ]
-    assert cards["beta-vae"].knobs == {"latent": 2, "hidden": (512, 256)}
-    assert cards["conv-vae"].knobs == {"latent": 128}
-    assert cards["conv-civae"].knobs == {"latent": 7}
-    assert cards["dense-civae"].knobs == {
+    assert cards["beta-vae"].defaults == {"latent": 2, "hidden": (512, 256)}
+    assert cards["conv-vae"].defaults == {"latent": 128}
+    assert cards["conv-civae"].defaults == {"latent": 7}
+    assert cards["dense-civae"].defaults == {
         "latent": 3, "hidden": (64, 32), "decoder_hidden": (16, 32, 64),
     }  # fmt: skip
-    assert cards["mlp"].knobs == {"hidden": (200, 200)}
-    assert cards["cnn-bn"].knobs == {"channels": 16, "affine": False}
-    assert cards["logistic"].knobs == {}
+    assert cards["mlp"].defaults == {"hidden": (200, 200)}
+    assert cards["cnn-bn"].defaults == {"channels": 16, "affine": False}
+    assert cards["logistic"].defaults == {}
     assert all(card.summary.endswith(".") for card in cards.values())

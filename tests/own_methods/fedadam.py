@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedskew.federate.recipe import Recipe, find
+from fedskew.federate.recipe import Recipe
+from fedskew.methods import find
 from fedskew.parts.step import Step
 from fedskew.types import Groups, Tensors
 

@@ -194,7 +194,9 @@ def test_one_federation_that_fails_is_told_and_the_others_go_on(
     broken = replace(TINY, shift=-1.0)
     failed = list(ratios.run_missing([(broken, 0), (TINY, 0)], runs, 1, "code"))
     assert len(failed) == 1
-    assert failed[0].endswith("shift must be at least 0, not -1.0.")
+    assert failed[0].endswith(
+        "shift of dataset 'bernoulli-clients' must be a number of at least 0, not -1.0."
+    )
     assert "2/2 bernoulli, 2 dimensions, shift 1, seed 0: finished before" in capfd.readouterr().out
 
 

@@ -3,110 +3,23 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from scipy.stats import t as student
+from recorder import Recorder
+from toy_claims import TOY
 
+from fedskew.engine.arithmetic import arithmetic
 from fedskew.errors import ConfigError
-from fedskew.papers.entries import merged
-from fedskew.papers.format import Claim, parse_suite
+from fedskew.papers.format import parse_suite
 from fedskew.papers.grid import cells, missing_datasets
-from fedskew.papers.machine import UNKNOWN, commit
 from fedskew.papers.measure import MADE_WITH
 from fedskew.papers.pairs import filled
-from fedskew.papers.statistics import Interval, interval
-from fedskew.papers.suite import Reproduced, Step, find_suite, reproduce, suites
-from fedskew.papers.verdict import Finding, decide, indistinct, judge, overall
+from fedskew.papers.suite import Reproduced, find_suite, reproduce, suites
 from fedskew.runs.experiment import load_run
-
-TOY = """
-title = "A toy"
-source = "Nobody 2020"
-question = "Does the mechanism work?"
-
-[defaults]
-executor = "threads"
-[defaults.federation]
-clients = 4
-partition = { name = "dirichlet", alpha = 0.5 }
-[defaults.model]
-name = "logistic"
-[defaults.train]
-lr = 0.1
-[defaults.evaluate]
-fine_tune_epochs = 1
-
-[scales.smoke]
-seeds = 2
-settings = ["skewed"]
-[scales.smoke.config.train]
-rounds = 2
-[scales.smoke.by_arm.prox.train]
-rounds = 3
-
-[scales.paper]
-seeds = 5
-[scales.paper.config.train]
-rounds = 7
-
-[[settings]]
-name = "skewed"
-label = "Skewed digits"
-arms = ["avg", "prox", "slow"]
-[[settings]]
-name = "shards"
-label = "Digits in shards"
-config.federation.partition = { name = "shards", shards_per_client = 5 }
-
-[[arms]]
-name = "avg"
-label = "FedAvg"
-method = "fedavg"
-[[arms]]
-name = "prox"
-label = "FedProx"
-method = { name = "fedprox", mu = 0.5 }
-[[arms]]
-name = "slow"
-label = "Slow FedAvg"
-role = "control"
-method = "fedavg"
-config.train.lr = 0.05
-[[arms]]
-name = "alone"
-label = "Alone"
-role = "reference"
-method = "local"
-
-[[numbers]]
-setting = "skewed"
-arm = "avg"
-value = 91.5
-spread = 0.25
-where = "Table 7"
-
-[[claims]]
-name = "pull"
-says = "The pull helps."
-source = "Nobody 2020"
-better = "prox"
-than = "avg"
-control = "slow"
-why = "Short steps may do."
-on = ["skewed", "shards"]
-"""
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    path = tmp_path / "toy.toml"
-    path.write_text(TOY)
-    return path
+from fedskew.store import read_sealed, write_sealed
 
 
 @dataclass(frozen=True)
@@ -116,151 +29,16 @@ class Whole:
     suite: Path
     out: Path
     done: Reproduced
-    steps: list[Step]
+    seen: Recorder
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
     (folder / "toy.toml").write_text(TOY)
-    steps: list[Step] = []
-    done = reproduce(str(folder / "toy.toml"), "smoke", folder / "out", report=steps.append)
-    return Whole(folder / "toy.toml", folder / "out", done, steps)
-
-
-@dataclass
-class Scores:
-    """Stands for a finished run: scores by name."""
-
-    values: dict[str, float]
-    is_share: bool = True
-    rising: bool = True
-
-    def score(self, score: str, at: str = "last", target: float | None = None) -> float:
-        return self.values[score]
-
-    def higher_is_better(self, score: str) -> bool:
-        return self.rising and score not in ("rounds", "swing")
-
-
-def claim(**changes: Any) -> Claim:
-    values = {"name": "c", "says": "s", "source": "x", "better": "new", "than": "old", "on": ["a"]}
-    return Claim.model_validate({**values, **changes})
-
-
-def results(score: str = "clients", **arms: list[float]) -> dict[tuple[str, str, int], Any]:
-    return {
-        ("a", arm, seed): Scores({score: value})
-        for arm, values in arms.items()
-        for seed, value in enumerate(values)
-    }
-
-
-def around(mean: float, half: float, n: int = 3) -> Interval:
-    return Interval(mean, mean - half, mean + half, n)
-
-
-def test_the_interval_is_students() -> None:
-    values = [0.1, 0.4, 0.2, 0.5]
-    found = interval(values)
-    # mean 0.3; squares 0.04+0.01+0.01+0.04 = 0.1 over 3, so the error is sqrt(0.1/3/4).
-    half = student.ppf(0.975, df=3) * math.sqrt(0.1 / 3 / 4)
-    assert found.n == 4
-    assert [found.mean, found.low, found.high] == pytest.approx([0.3, 0.3 - half, 0.3 + half])
-    assert half == pytest.approx(3.182446 * 0.0912871, rel=1e-5)
-
-
-def test_one_seed_has_no_interval() -> None:
-    found = interval([0.5])
-    assert found.mean == 0.5
-    assert math.isnan(found.low)
-
-
-def test_differences_are_paired_by_seed() -> None:
-    # Seeds differ by 0.5, arms by 0.1 +- 0.01: only pairing sees it.
-    runs = results(new=[0.21, 0.70, 0.39], old=[0.10, 0.60, 0.30])
-    [finding] = judge(claim(), runs).findings
-    difference = finding.against[0].difference
-    assert difference.mean == pytest.approx(0.1)
-    assert difference.half == pytest.approx(student.ppf(0.975, 2) * 0.01 / math.sqrt(3))
-    assert finding.outcome == "reproduced"
-
-
-def test_a_seed_without_partner_is_left_out() -> None:
-    runs = results(new=[0.2, 0.3, 0.9], old=[0.1, 0.2])
-    [finding] = judge(claim(), runs).findings
-    assert finding.against[0].difference.n == 2
-
-
-def test_fewer_rounds_speak_for_the_claim() -> None:
-    runs = results("rounds", new=[5, 6, 5], old=[9, 10, 9])
-    verdict = judge(claim(score="rounds", target=0.8), runs)
-    assert verdict.findings[0].against[0].difference.mean == pytest.approx(4)
-    assert verdict.text == "reproduced"
-
-
-def test_a_lower_loss_speaks_for_the_claim() -> None:
-    runs: dict[tuple[str, str, int], Any] = {
-        key: Scores(run.values, False, rising=False)
-        for key, run in results(new=[1.0, 1.1], old=[2.0, 2.1]).items()
-    }
-    assert judge(claim(), runs).findings[0].against[0].difference.mean == pytest.approx(1)
-
-
-def test_a_side_may_look_at_another_score() -> None:
-    runs: dict[tuple[str, str, int], Any] = {}
-    for seed in range(2):
-        runs["a", "new", seed] = Scores({"clients": 0.5})
-        runs["a", "old", seed] = Scores({"clients": 0.1, "fine-tuned": 0.8})
-    [finding] = judge(claim(than="old:fine-tuned"), runs).findings
-    assert finding.against[0].difference.mean == pytest.approx(-0.3)
-    assert finding.outcome == "not reproduced"
-
-
-def test_arms_nobody_can_tell_apart_are_named() -> None:
-    runs = results(new=[0.2, 0.3], old=[0.2, 0.3], other=[0.2, 0.4])
-    assert indistinct(runs, "a") == [["new", "old"]]
-
-
-@pytest.mark.parametrize(
-    ("against", "controls", "bar", "outcome"),
-    [
-        ([around(0.3, 0.2)], {}, 0.0, "reproduced"),
-        ([around(0.1, 0.2)], {}, 0.0, "undecided"),
-        ([around(-0.3, 0.2)], {}, 0.0, "not reproduced"),
-        ([around(0.3, 0.2)], {}, 0.2, "undecided"),
-        ([around(-0.005, 0.002)], {}, -0.01, "reproduced"),
-        ([around(0.3, 0.2), around(-0.3, 0.2)], {}, 0.0, "not reproduced"),
-        ([around(0.3, 0.2), around(0.1, 0.2)], {}, 0.0, "undecided"),
-        ([around(0.3, 0.2)], {"c": around(0.2, 0.1)}, 0.0, "reproduced"),
-        ([around(0.3, 0.2)], {"c": around(0.1, 0.2)}, 0.0, "the control explains it"),
-        ([around(0.3, 0.2)], {"c": around(-0.3, 0.2)}, 0.0, "the control explains it"),
-        ([around(0.1, 0.2)], {"c": around(-0.3, 0.2)}, 0.0, "undecided"),
-        ([interval([0.3])], {}, 0.0, "undecided"),
-        ([interval([])], {}, 0.0, "not run"),
-        ([around(0.3, 0.2)], {"c": interval([])}, 0.0, "not run"),
-    ],
-)
-def test_outcomes(
-    against: list[Interval], controls: dict[str, Interval], bar: float, outcome: str
-) -> None:
-    assert decide(against, controls, bar)[0] == outcome
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "text"),
-    [
-        (["reproduced", "reproduced"], "reproduced"),
-        (["reproduced", "undecided"], "reproduced only on s0; undecided on s1"),
-        (["not reproduced", "reproduced"], "reproduced only on s1; not reproduced on s0"),
-        (["not run", "reproduced"], "reproduced"),
-        (["undecided", "not reproduced"], "undecided on s0; not reproduced on s1"),
-        (["not run"], "not run at this scale"),
-    ],
-)
-def test_one_line_for_all_settings(outcomes: list[Any], text: str) -> None:
-    findings = [Finding(f"s{i}", outcome, "", (), ()) for i, outcome in enumerate(outcomes)]
-    assert overall(findings) == text
+    seen = Recorder()
+    done = reproduce(str(folder / "toy.toml"), "smoke", folder / "out", watch=seen)
+    return Whole(folder / "toy.toml", folder / "out", done, seen)
 
 
 def test_the_grid_is_settings_by_seeds_by_arms(toy: Path) -> None:
@@ -284,15 +62,17 @@ def test_layers_of_a_config_win_in_order(toy: Path) -> None:
     assert "alpha" not in shards.federation.partition.knobs
 
 
-def test_a_table_without_a_name_changes_knobs_only() -> None:
-    assert merged({"m": {"name": "x", "k": 1}}, {"m": {"k": 2}}) == {"m": {"name": "x", "k": 2}}
+def test_an_observer_sees_every_run_and_round(whole: Whole) -> None:
+    runs = whole.seen.runs
+    assert [run.repeated for run in runs] == [False] * 6
+    assert sorted(len(run.rounds) for run in runs) == [2, 2, 2, 2, 3, 3]
+    last = runs[-1]
+    assert (last.position, last.total, last.name) == (6, 6, "skewed · slow · seed 1")
 
 
-def test_every_step_is_told(whole: Whole) -> None:
-    states = [step.state for step in whole.steps]
-    assert states.count("finished") == 6
-    assert states.count("round") == 2 * (2 + 3 + 2)
-    assert whole.steps[-1].text.startswith("[6/6] skewed · slow · seed 1: finished in ")
+def test_runs_of_a_suite_have_no_figures_of_their_own(whole: Whole) -> None:
+    assert list((whole.out / "runs").iterdir())
+    assert not list((whole.out / "runs").glob("*/figures"))
 
 
 def test_a_suite_ends_in_one_page_and_its_figures(whole: Whole) -> None:
@@ -304,9 +84,9 @@ def test_a_suite_ends_in_one_page_and_its_figures(whole: Whole) -> None:
 
 def test_finished_runs_are_not_run_again(whole: Whole) -> None:
     before = _numbers(whole.done.page.read_text())
-    steps: list[Step] = []
-    again = reproduce(str(whole.suite), "smoke", whole.out, report=steps.append)
-    assert [step.state for step in steps] == ["skipped"] * 6
+    seen = Recorder()
+    again = reproduce(str(whole.suite), "smoke", whole.out, watch=seen)
+    assert [(run.repeated, run.rounds) for run in seen.runs] == [(True, [])] * 6
     assert _numbers(again.page.read_text()) == before
 
 
@@ -320,6 +100,22 @@ def test_runs_of_other_code_are_owned_up_to(whole: Whole) -> None:
     finally:
         (run / MADE_WITH).write_text(mine)
     assert "| runs finished by other code | 0.0.1, commit abc |" in page
+
+
+def test_runs_of_other_machines_are_owned_up_to(whole: Whole) -> None:
+    here = arithmetic()["instructions"]
+    page = whole.done.page.read_text()
+    assert re.search(rf"^\| arithmetic \| .*instructions {here},", page, re.MULTILINE)
+    assert "other arithmetic" not in page
+    path = next((whole.out / "runs").iterdir()) / "result.json"
+    mine = path.read_bytes()
+    elsewhere = {**arithmetic(), "instructions": "AVX", "cores": "1"}
+    write_sealed(path, {**read_sealed(path), "made_on": [elsewhere]})
+    try:
+        page = reproduce(str(whole.suite), "smoke", whole.out).page.read_text()
+    finally:
+        path.write_bytes(mine)
+    assert f"| runs made with other arithmetic | instructions (AVX, here {here}) |" in page
 
 
 def _check_page(page: str, tmp_path: Path) -> None:
@@ -351,19 +147,16 @@ def _numbers(page: str) -> str:
 
 
 def test_an_interrupted_suite_goes_on_where_it_was(toy: Path, tmp_path: Path, whole: Whole) -> None:
-    def interrupt(step: Step) -> None:
-        if (step.number, step.state, step.round) == (2, "round", 2):
-            raise KeyboardInterrupt
-
     toy.write_text(TOY.replace("seeds = 2", 'seeds = 1\narms = ["avg", "prox"]'))
     out = tmp_path / "out"
-    steps: list[Step] = []
+    in_second = Recorder(lambda run: run.position == 2 and run.rounds[-1] == 2)
     with pytest.raises(KeyboardInterrupt):
-        reproduce(str(toy), "smoke", out, report=interrupt)
+        reproduce(str(toy), "smoke", out, watch=in_second)
     assert not (out / "toy-smoke.md").exists()
-    reproduce(str(toy), "smoke", out, report=steps.append)
-    assert (steps[0].number, steps[0].state) == (1, "skipped")
-    assert [s.round for s in steps if s.number == 2 and s.state == "round"] == [3]
+    seen = Recorder()
+    reproduce(str(toy), "smoke", out, watch=seen)
+    assert (seen.runs[0].position, seen.runs[0].repeated) == (1, True)
+    assert (seen.runs[1].rounds, seen.runs[1].repeated) == ([3], False)
     for run in (out / "runs").iterdir():
         uninterrupted = load_run(whole.out / "runs" / run.name)
         assert load_run(run).result["scores"] == uninterrupted.result["scores"]
@@ -381,10 +174,10 @@ def test_fallback_data_are_used_and_owned_up_to(
     (tmp_path / "toy.toml").write_text(text)
     suite = find_suite(str(tmp_path / "toy.toml"))
     assert missing_datasets(cells(suite, "smoke"), None) == ["har"]
-    steps: list[Step] = []
-    done = reproduce("toy.toml", "smoke", tmp_path / "out", report=steps.append)
-    assert {s.cell.arm for s in steps} == {"avg"}
-    assert steps[0].cell.config.federation.dataset == "digits"
+    seen = Recorder()
+    done = reproduce("toy.toml", "smoke", tmp_path / "out", watch=seen)
+    assert [run.name for run in seen.runs] == ["skewed · avg · seed 0"]
+    assert seen.runs[0].config.federation.dataset == "digits"
     assert "were not found" in done.page.read_text()
 
 
@@ -393,6 +186,23 @@ def test_fallback_data_are_used_and_owned_up_to(
     [
         ('than = "avg"', 'than = "avgg"', r"claim 'pull': unknown arm 'avgg': did you mean 'avg'"),
         ('"shards"]\n', '"shard"]\n', r"claim 'pull': unknown setting 'shard'.*'shards'"),
+        (
+            'than = "avg"',
+            'than = "avg"\nat = "last"',
+            r"nobody selected says why, in at_why",
+        ),
+        ('than = "avg"', 'than = "avg"\nat = 0', r"claims\.0\.at: unknown round"),
+        ('than = "avg"', 'than = "avg"\nours = "x"', r"ours and letter go together"),
+        (
+            'than = "avg"',
+            'than = "avg"\nours = "x"\nletter = "pul"',
+            r"claim 'pull': unknown claim 'pul': did you mean 'pull'",
+        ),
+        (
+            "seeds = 5",
+            "seeds = 5\nunjudged = { pol = 'x' }",
+            r"scale 'paper': unknown claim 'pol': did you mean 'pull'",
+        ),
         ("why =", "wy =", r"claims\.0: unknown key 'wy': did you mean 'why'"),
         ("question =", "questions =", r"unknown key 'questions': did you mean 'question'"),
         ('than = "avg"', 'than = "avg:best"', r"unknown score 'best'"),
@@ -413,7 +223,12 @@ def test_a_bad_suite_gets_one_clear_sentence(old: str, new: str, message: str, t
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("mu = 0.5", "mew = 0.5", r"setting 'skewed', arm 'prox': .*'mew': choose from mu"),
+        (
+            "mu = 0.5",
+            "mew = 0.5",
+            r"suite 'toy', setting 'skewed', arm 'prox': unknown knob 'mew' of "
+            r"method 'fedprox': choose from mu, server_lr, weights\.",
+        ),
         ("lr = 0.05", "rl = 0.05", r"arm 'slow': unknown setting 'train.rl'.*'train.lr'"),
     ],
 )
@@ -431,11 +246,6 @@ def test_unknown_names_offer_the_nearest(toy: Path, tmp_path: Path) -> None:
         find_suite("baseline")
     with pytest.raises(ConfigError, match=r"unknown scale of suite 'toy' 'papr'.*'paper'"):
         reproduce(str(toy), "papr", tmp_path)
-
-
-def test_code_outside_version_control_has_no_commit(tmp_path: Path) -> None:
-    (tmp_path / "__init__.py").touch()
-    assert commit(tmp_path) == UNKNOWN
 
 
 @pytest.mark.parametrize("scale", ["smoke", "desk", "paper"])

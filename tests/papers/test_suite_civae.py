@@ -15,9 +15,11 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from fedskew.config import make_config
 from fedskew.errors import ConfigError
 from fedskew.federate.metrics import Row, by_group, summarise
 from fedskew.models import seeded
+from fedskew.papers.claims import Claim
 from fedskew.papers.clients import Data
 from fedskew.papers.curves import (
     COVERAGES,
@@ -27,12 +29,12 @@ from fedskew.papers.curves import (
     draw_trades,
     shot_curve,
 )
-from fedskew.papers.format import Claim, Suite, find_suite, parse_suite
+from fedskew.papers.format import Suite, find_suite, parse_suite
+from fedskew.papers.generative_figures import draw_samples
 from fedskew.papers.grid import cells
 from fedskew.papers.machine import Provenance
 from fedskew.papers.measure import Measured
 from fedskew.papers.page import Reproduction, page
-from fedskew.papers.pictures import draw_samples
 from fedskew.papers.printed import source_table
 from fedskew.papers.scores import ClientScore, ScoreName, client_score, in_points, meaning
 from fedskew.papers.spread import spread_tables
@@ -99,6 +101,8 @@ def measured(
         "scores": summed, "higher_is_better": True, "bytes": {"up": 10**6, "down": 10**6},
         "failures": 0, "seconds": 1.0, **more,
     }  # fmt: skip
+    config = make_config({"method": more.get("method", "fedavg")}).resolved()
+    (folder / "config.json").write_text(json.dumps({"config": config}))
     (folder / "result.json").write_text(json.dumps(result))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r.as_dict()) + "\n" for r in rows))
     return Measured(Run(folder))
@@ -180,7 +184,7 @@ def test_every_part_of_a_name_is_told_in_words() -> None:
     )
     assert client_score("odd-fine-tuned-macro-f1") == ClientScore("odd", "fine-tuned", "macro_f1")
     words = compared(suite(), Claim.model_validate(CLAIM))
-    assert words.startswith(meaning("unseen-2-shot") + ", last round.")
+    assert words.startswith(meaning("unseen-2-shot") + ", selected round.")
 
 
 @pytest.mark.parametrize(
@@ -248,9 +252,14 @@ def test_privacy_and_size_are_read_from_the_result(tmp_path: Path) -> None:
     run = measured(tmp_path / "run", SCORES, privacy={"epsilon": 2.5, "delta": 1e-5}, **SIZE)
     assert run.score("epsilon") == 2.5
     assert run.score("parameters") == 4 * 3 + 3
+    # C11: a second head of the same size, for every client its own.
+    rod = measured(tmp_path / "rod", SCORES, method="fedrod", **SIZE)
+    assert rod.score("parameters") == 2 * (4 * 3 + 3)
     assert not run.higher_is_better("epsilon")
     plain = measured(tmp_path / "plain", SCORES, privacy=None)
     assert math.isnan(plain.score("epsilon"))
+    leaky = {"epsilon": None, "why": "clients send more", "delta": 1e-5}
+    assert math.isnan(measured(tmp_path / "leaky", SCORES, privacy=leaky, **SIZE).score("epsilon"))
     assert math.isnan(plain.score("parameters"))
 
 
@@ -268,9 +277,10 @@ def pair(folder: Path, **arms: Mapping[Key, float]) -> Results:
 def test_a_claim_about_newcomers_is_judged_on_newcomers(tmp_path: Path) -> None:
     runs = pair(tmp_path, new=scored(0.6, adapted="2-shot 20") | scored(0.1, on="seen"),
                 old=scored(0.4, adapted="2-shot 5") | scored(0.9, on="seen"))  # fmt: skip
-    [finding] = judge(Claim.model_validate(CLAIM), runs).findings
+    last = {"at": "last", "at_why": "stubs have scores of the last round only"}
+    [finding] = judge(Claim.model_validate({**CLAIM, **last}), runs).findings
     assert finding.against[0].difference.mean == pytest.approx(0.2)
-    assert finding.outcome == "reproduced"
+    assert judge(Claim.model_validate(CLAIM), runs).text == "not run at this scale"
 
 
 def test_columns_are_shown_where_some_arm_has_them(tmp_path: Path) -> None:
@@ -318,8 +328,9 @@ def test_the_sources_numbers_stand_beside_ours_of_the_same_score(tmp_path: Path)
         )
         for seed in range(2)
     }
-    heading, lines = source_table(about, "one", runs)
+    heading, about_rounds, lines = source_table(about, "one", runs)
     assert heading == "#### The source's numbers beside ours"
+    assert about_rounds == "Ours are of the last round, unless the score names another."
     assert lines.splitlines()[2:] == [
         "| Table 1 | FedNew | clients | 61 | 65.00 ± 63.53 |",
         "| Table 1 | FedNew | unseen-2-shot | 86 ± 2 | 65.00 ± 63.53 |",
@@ -329,6 +340,36 @@ def test_the_sources_numbers_stand_beside_ours_of_the_same_score(tmp_path: Path)
     ]
     assert "source's number" not in results_table(about, "one", ["new"], runs)
     assert source_table(about, "two", runs) == []
+    # One seed is too little to put one of the source's words on.
+    first = {key: run for key, run in runs.items() if key[2] == 0}
+    assert "| Table 1 | FedNew | odd | High | 11.00 |" in source_table(about, "one", first)[2]
+
+
+def test_the_sources_number_of_a_round_stands_beside_ours_of_that_round(tmp_path: Path) -> None:
+    number = {"setting": "one", "where": "text", "arm": "new", "value": 61, "at": 1}
+    runs = {("one", "new", 0): measured(tmp_path / "run", scored(0.6, "seen"), scored(0.4, "seen"))}
+    lines = source_table(suite(numbers=[number]), "one", runs)[2].splitlines()
+    assert lines[2:] == ["| text | FedNew | clients, round 1 | 61 | 40.00 |"]
+
+
+def test_the_shared_head_of_models_with_two_has_a_score_of_its_own(tmp_path: Path) -> None:
+    rows = {
+        ("seen", who, "none", "generic_accuracy"): v for who, v in (("ann", 0.25), ("bob", 0.5))
+    }
+    run = measured(tmp_path / "run", SCORES | rows)
+    assert run.score("generic") == 0.375
+    assert meaning("generic") == (
+        "mean accuracy of the head all clients share, without their own, over the clients' own "
+        "test data"
+    )
+
+
+def test_a_table_counts_the_seeds_that_diverged(tmp_path: Path) -> None:
+    values = (0.5, math.nan, 0.5)
+    runs = {("one", "new", seed): measured(tmp_path / str(seed), scored(value, "seen"))
+            for seed, value in enumerate(values)}  # fmt: skip
+    [line] = results_table(suite(), "one", ["new"], runs).splitlines()[2:]
+    assert "| 50.00 ± 0.00 (diverged in 1 of 3 seeds) |" in line
 
 
 def test_a_suite_with_headline_numbers_only_keeps_its_column(tmp_path: Path) -> None:
@@ -497,7 +538,7 @@ def test_what_only_some_runs_have_is_not_called_the_same_in_every_run() -> None:
     facts = Reproduction(
         suite=about, scale="smoke", command="fedskew reproduce newcomers", fallback=None,
         plan=plan, results={}, verdicts=[], figures={}, series={}, wall_seconds=1.0,
-        provenance=Provenance("1", "abc", 2, "chip", "1 GiB", "3", "2", 1),
+        provenance=Provenance("1", "abc", 2, "chip", "1 GiB", "3", {"torch": "2"}),
     )  # fmt: skip
     lines = page(facts).splitlines()
     [common] = [line for line in lines if line.startswith("The same in every run")]

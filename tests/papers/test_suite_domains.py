@@ -6,111 +6,29 @@ import csv
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import folder_of
-from made_up import results_of
-from scipy.stats import t as student
+from recorder import Observed, Recorder
+from toy_pairs import PAIRS, stubs, toy_suite
 
-from fedskew.comparisons.selection import Curves
-from fedskew.config import make_config
+from fedskew.config import Config, make_config
 from fedskew.errors import ConfigError
-from fedskew.papers.board import Board, board
+from fedskew.papers.claims import Claim
 from fedskew.papers.folds import fold_cells
-from fedskew.papers.format import Claim, Suite
-from fedskew.papers.grid import Cell, cells
-from fedskew.papers.matrix import matrix_tables
+from fedskew.papers.grid import cells
 from fedskew.papers.measure import Measured
-from fedskew.papers.pairs import filled
 from fedskew.papers.printed import stand_apart
-from fedskew.papers.reading import ByRound
-from fedskew.papers.suite import Reproduced, Step, find_suite, reproduce
+from fedskew.papers.suite import Reproduced, find_suite, reproduce
 from fedskew.papers.verdict import judge
 from fedskew.runs.experiment import Run, load_run
 
-TOY = """
-title = "A matrix"
-source = "Nobody 2020"
-question = "Which pair?"
-headline = "ood"
-
-[defaults]
-executor = "threads"
-[defaults.federation]
-clients = 4
-unseen = 1
-validation = 0.2
-partition = { name = "dirichlet", alpha = 1.0 }
-[defaults.model]
-name = "logistic"
-[defaults.train]
-lr = 0.1
-rounds = 3
-
-[matrix]
-objectives = ["erm", { name = "irm", lam = 2.0 }]
-aggregators = ["fedavg", { name = "fedprox", mu = 0.5 }]
-objective_config.irm.train = { lr = 0.05, momentum = 0.5 }
-aggregator_config.fedprox.train.lr = 0.2
-
-[selection]
-folds = 2
-arms = ["*+fedavg"]
-
-[scales.smoke]
-seeds = 2
-settings = ["skewed"]
-[scales.desk]
-seeds = 1
-folds = 0
-[scales.desk.by_arm."irm+*".train]
-rounds = 7
-[scales.paper]
-seeds = 3
-arms = ["central", "erm+*"]
-folds = "all"
-
-[[settings]]
-name = "skewed"
-label = "Skewed digits"
-[[settings]]
-name = "shards"
-label = "Digits in shards"
-arms = ["*+fedavg", "erm+*"]
-config.federation = { partition = { name = "shards", shards_per_client = 5 }, unseen = 0 }
-
-[[arms]]
-name = "central"
-label = "All in one place"
-role = "reference"
-method = "central"
-
-[[claims]]
-name = "plain"
-says = "ERM is best."
-source = "Nobody 2020"
-better = "erm+*"
-than = "irm+*"
-on = ["skewed"]
-score = "ood"
-at = "left-out"
-"""
-PAIRS = ["erm+fedavg", "erm+fedprox", "irm+fedavg", "irm+fedprox"]
 ROUNDS = (1, 2, 3, 4)
-
-
-def toy_suite(folder: Path, *changes: tuple[str, str]) -> Suite:
-    text = TOY
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new, 1)
-    (folder / "toy.toml").write_text(text)
-    return find_suite(str(folder / "toy.toml"))
 
 
 @dataclass(frozen=True)
@@ -120,7 +38,7 @@ class Whole:
     suite: Path
     out: Path
     done: Reproduced
-    steps: list[Step]
+    seen: Recorder
     early: str
     """The page as it was when the first fold began."""
 
@@ -133,43 +51,16 @@ class Whole:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
     toy_suite(folder)
-    steps: list[Step] = []
     early: list[str] = []
 
-    def note(step: Step) -> None:
-        if step.cell.left_out and not early:
+    def read_page(run: Observed) -> bool:
+        if "without" in run.name and not early:
             early.append((folder / "out" / "toy-smoke.md").read_text())
-        steps.append(step)
+        return False
 
-    done = reproduce(str(folder / "toy.toml"), "smoke", folder / "out", report=note)
-    return Whole(folder / "toy.toml", folder / "out", done, steps, early[0])
-
-
-@dataclass
-class Scores:
-    """Stands for a finished run: scores out of domain by rule."""
-
-    values: Mapping[str, float]
-    is_share: bool = True
-    rising: bool = True
-    folds: tuple[Run, ...] = ()
-    result: dict[str, Any] = field(default_factory=lambda: {"primary_metric": "accuracy"})
-
-    def score(self, score: str, at: str = "last", target: float | None = None) -> float:
-        return self.values.get(at, math.nan)
-
-    def higher_is_better(self, score: str) -> bool:
-        return self.rising
-
-
-def stubs(at: str = "last", **arms: Sequence[float]) -> dict[tuple[str, str, int], Any]:
-    """Arms by name, "_" for "+", each with a score for every seed; NaN: it did not run."""
-    return {
-        ("skewed", arm.replace("_", "+"), seed): Scores({at: value})
-        for arm, values in arms.items()
-        for seed, value in enumerate(values)
-        if not math.isnan(value)
-    }
+    seen = Recorder(read_page)
+    done = reproduce(str(folder / "toy.toml"), "smoke", folder / "out", watch=seen)
+    return Whole(folder / "toy.toml", folder / "out", done, seen, early[0])
 
 
 def claim(**changes: Any) -> Claim:
@@ -235,106 +126,6 @@ def folds_of_rules(folder: Path) -> tuple[Run, ...]:
         )
         for client, curve in WITHOUT.items()
     )
-
-
-def test_every_pair_is_an_arm_with_the_aggregator_as_base(tmp_path: Path) -> None:
-    suite = toy_suite(tmp_path)
-    assert [arm.name for arm in suite.arms] == ["central", *PAIRS]
-    last = suite.arm("irm+fedprox")
-    assert last.label == "irm × fedprox"
-    assert last.method.name == "irm"
-    assert last.method.knobs == {"lam": 2.0, "base": {"name": "fedprox", "mu": 0.5}}
-    assert suite.arm("irm+fedavg").method.knobs["base"] == "fedavg"
-
-
-def test_configs_of_both_sides_are_laid_over_each_other(tmp_path: Path) -> None:
-    found = {c.arm: c.config.train for c in cells(toy_suite(tmp_path), "smoke") if not c.seed}
-    rates = {arm: (train.lr, train.momentum) for arm, train in found.items()}
-    assert rates == {
-        "central": (0.1, 0.0), "erm+fedavg": (0.1, 0.0), "erm+fedprox": (0.2, 0.0),
-        "irm+fedavg": (0.05, 0.5), "irm+fedprox": (0.2, 0.5),
-    }  # fmt: skip
-
-
-def test_an_aggregator_may_train_otherwise_in_one_setting(tmp_path: Path) -> None:
-    there = "aggregator_config.fedprox.train.lr = 0.2"
-    suite = toy_suite(tmp_path, (there, f"{there}\naggregator_on.fedprox.shards.train.lr = 0.7"))
-    rates = {
-        (cell.setting, cell.arm): cell.config.train.lr
-        for cell in cells(suite, "desk")
-        if cell.arm in ("erm+fedavg", "erm+fedprox")
-    }
-    assert rates == {
-        ("skewed", "erm+fedavg"): 0.1, ("skewed", "erm+fedprox"): 0.2,
-        ("shards", "erm+fedavg"): 0.1, ("shards", "erm+fedprox"): 0.7,
-    }  # fmt: skip
-    with pytest.raises(ConfigError, match="unknown aggregator 'fedprx'"):
-        toy_suite(tmp_path, (there, "aggregator_on.fedprx.shards.train.lr = 0.7"))
-
-
-def test_patterns_limit_settings_and_scales_to_a_row_or_a_column(tmp_path: Path) -> None:
-    suite = toy_suite(tmp_path)
-    ran = [(c.setting, c.arm) for c in cells(suite, "desk")]
-    assert [arm for setting, arm in ran if setting == "shards"] == PAIRS[:3]
-    assert [arm for setting, arm in ran if setting == "skewed"] == ["central", *PAIRS]
-    paper = {(c.setting, c.arm) for c in cells(suite, "paper")}
-    assert {arm for setting, arm in paper if setting == "skewed"} == {"central", *PAIRS[:2]}
-    rounds = {c.arm: c.config.train.rounds for c in cells(suite, "desk")}
-    assert rounds == {"central": 3, **dict.fromkeys(PAIRS[:2], 3), **dict.fromkeys(PAIRS[2:], 7)}
-
-
-def test_a_pattern_means_whole_names_only() -> None:
-    names = ["erm+fedavg", "ib-erm+fedavg", "erm+fedavg-crsm", "fedavg"]
-    assert filled("erm+*", names) == {"fedavg": "erm+fedavg", "fedavg-crsm": "erm+fedavg-crsm"}
-    assert list(filled("*+fedavg", names)) == ["erm", "ib-erm"]
-    assert filled("fedavg", names) == {"": "fedavg"}
-    assert filled("fed*avg", names) == {"": "fedavg"}
-    assert filled("fedav*vg", names) == {}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"erm", {', '"erm", "erm", {', r"matrix: two objectives are called 'erm'"),
-        ('"irm", lam', '"irm", base = "x", lam', r"matrix: objective 'irm' has a base"),
-        ('["fedavg", {', '["my:rule", {', r"matrix: aggregator 'my:rule' cannot be part of"),
-        ("objective_config.irm", "objective_config.irn", r"unknown objective 'irn'.*'irm'"),
-        ("aggregators =", "agregators =", r"matrix: unknown key 'agregators'.*'aggregators'"),
-        ('"erm+*"]\nconfig', '"erm-*"]\nconfig', r"setting 'shards': no arm is like 'erm-\*'"),
-        ('["*+fedavg"]\n\n[sc', '["*+fed*"]\n\n[sc', r"selection: pattern '\*\+fed\*' has more"),
-        ('"irm+*".train', '"irm+fedavgg".train', r"scale 'desk': unknown arm.*'irm\+fedavg'"),
-        ('than = "irm+*"', 'than = "irn+*"', r"claim 'plain': no arm is like 'irn\+\*'"),
-        ("folds = 2\n", 'folds = 2\nsettings = ["x"]\n', r"selection: unknown setting 'x'"),
-        ('at = "left-out"', 'at = "leftout"', r"claims\.0\.at: .*'left-out'"),
-        ('folds = "all"', 'folds = "al"', r"scales\.paper\.folds"),
-        ('headline = "ood"', 'headline = "odd"', r"headline: .*'ood'"),
-        ('name = "central"', 'name = "erm+fedavg"', r"two arms are called 'erm\+fedavg'"),
-        ("[matrix]", '[matrix]\ncurves = "*+x"', r"matrix.curves: no arm is like '\*\+x'"),
-    ],
-)
-def test_a_bad_matrix_gets_one_clear_sentence(
-    old: str, new: str, message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=rf"^suite 'toy': .*{message}"):
-        toy_suite(tmp_path, (old, new))
-
-
-def test_an_unknown_objective_is_named_before_anything_runs(tmp_path: Path) -> None:
-    toy_suite(
-        tmp_path, ('["erm", {', '["ermm", {'), ('"erm+*"]\nconfig', '"ermm+*"]\nconfig'),
-        ('"central", "erm+*"', '"central"'), ('better = "erm+*"', 'better = "ermm+*"'),
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"arm 'ermm\+fedavg': unknown method 'ermm'.*'erm'"):
-        reproduce(str(tmp_path / "toy.toml"), "smoke", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_suite_needs_arms_or_a_matrix(tmp_path: Path) -> None:
-    text = re.sub(r"\[matrix\].*?\[selection\].*?\[scales", "[scales", TOY, flags=re.DOTALL)
-    text = re.sub(r"\[\[arms\]\].*", "", text, flags=re.DOTALL)
-    (tmp_path / "toy.toml").write_text(text)
-    with pytest.raises(ConfigError, match="arms: a suite needs arms, or a matrix of them"):
-        find_suite(str(tmp_path / "toy.toml"))
 
 
 def test_each_rule_has_its_own_round(tmp_path: Path) -> None:
@@ -408,68 +199,6 @@ def test_a_pattern_with_a_missing_run_is_not_judged() -> None:
     assert judge(claim(), runs).findings[0].outcome == "not run"
 
 
-def test_gains_are_paired_by_seed_and_partner(tmp_path: Path) -> None:
-    scores = np.random.default_rng(0).uniform(size=(2, 2, 3))
-    found = _board(tmp_path, scores)
-    differences = (scores[1] - scores[0]).mean(axis=0)
-    gain = found.of_objective("irm", "last")
-    assert gain.mean == pytest.approx(differences.mean())
-    error = differences.std(ddof=1) / math.sqrt(3)
-    assert gain.half == pytest.approx(student.ppf(0.975, 2) * error)
-    across = (scores[:, 1] - scores[:, 0]).mean(axis=0)
-    assert found.of_aggregator("fedprox", "last").mean == pytest.approx(across.mean())
-    assert math.isnan(found.of_objective("irm", "oracle").mean)
-
-
-def test_a_gain_leaves_out_pairs_without_a_partner(tmp_path: Path) -> None:
-    scores = np.array([[[0.1, 0.2], [0.3, 0.4]], [[0.6, 0.7], [math.nan, math.nan]]])
-    found = _board(tmp_path, scores)
-    assert found.of_objective("irm", "last").mean == pytest.approx(0.5)
-    assert found.of_aggregator("fedprox", "last").mean == pytest.approx(0.2)
-
-
-def test_a_smaller_loss_is_a_gain(tmp_path: Path) -> None:
-    found = _board(tmp_path, np.array([[[3.0], [3.0]], [[1.0], [2.0]]]), rising=False)
-    assert found.of_objective("irm", "last").mean == pytest.approx(1.5)
-
-
-def _board(folder: Path, scores: Any, rising: bool = True) -> Board:
-    """A board of scores by objective, aggregator and seed."""
-    runs = {
-        ("skewed", f"{objective}+{aggregator}", seed): Scores({"last": value}, rising=rising)
-        for o, objective in enumerate(("erm", "irm"))
-        for a, aggregator in enumerate(("fedavg", "fedprox"))
-        for seed, value in enumerate(scores[o, a].tolist())
-        if not math.isnan(value)
-    }
-    found = board(toy_suite(folder), "skewed", runs)  # type: ignore[arg-type]
-    assert found is not None
-    return found
-
-
-def test_a_setting_without_pairs_has_no_matrix(tmp_path: Path) -> None:
-    suite = toy_suite(tmp_path)
-    assert board(suite, "skewed", stubs(central=[0.5])) is None
-    assert matrix_tables(suite, "skewed", stubs(central=[0.5])) == []
-
-
-def test_pairs_without_a_score_in_every_seed_have_dashes(tmp_path: Path) -> None:
-    runs = stubs(erm_fedavg=[0.5, 0.6], irm_fedavg=[0.7, 0.8])
-    runs["skewed", "irm+fedavg", 1] = Scores({})
-    by_round = ByRound(results_of([]).rows, Curves({}, {}))
-    for run in runs.values():
-        run.by_round = by_round
-    text = "\n".join(matrix_tables(toy_suite(tmp_path), "skewed", runs))
-    assert "| erm | **55.00 ± 63.53** |\n| irm | – |" in text
-    assert "Without numbers here: rule validation, left-out, oracle." in text
-    # Of seed 0 alone, which has no interval.
-    assert "| irm | +20.00 |" in text
-    for run in runs.values():
-        run.values = {}
-    bare = matrix_tables(toy_suite(tmp_path), "skewed", runs)
-    assert bare[1:] == ["Without numbers here: rule last, validation, left-out, oracle."]
-
-
 def test_only_pairs_of_the_mean_have_curves_unless_the_suite_says_so(tmp_path: Path) -> None:
     arms = ["central", *PAIRS]
     assert toy_suite(tmp_path).drawn(arms) == ["central", "erm+fedavg", "irm+fedavg"]
@@ -487,44 +216,48 @@ def test_printed_numbers_of_pairs_have_a_table_of_their_own(tmp_path: Path) -> N
 
 
 def test_folds_come_after_all_other_runs(whole: Whole) -> None:
-    order = [(s.cell.arm, s.cell.seed, bool(s.cell.left_out)) for s in whole.steps
-             if s.state == "finished"]  # fmt: skip
+    order = [(*_arm_and_seed(run), "without" in run.name) for run in whole.seen.runs]
+    assert all(run.repeated is False for run in whole.seen.runs)
     arms = ["central", *PAIRS]
     again = ["erm+fedavg", "irm+fedavg"]
     assert order[:10] == [(arm, seed, False) for seed in (0, 1) for arm in arms]
     assert order[10:] == [
         (arm, seed, True) for seed in (0, 1) for _ in range(2) for arm in again
     ]  # fmt: skip
-    text = whole.steps[-1].text
-    assert re.match(r"\[18/18\] skewed · irm\+fedavg · seed 1 · without client-00\d: fin", text)
+    last = whole.seen.runs[-1]
+    assert (last.position, last.total) == (18, 18)
+    assert re.fullmatch(r"skewed · irm\+fedavg · seed 1 · without client-00\d", last.name)
+
+
+def _arm_and_seed(run: Observed) -> tuple[str, int]:
+    _, arm, seed, *_ = run.name.split(" · ")
+    return arm, int(seed.removeprefix("seed "))
 
 
 def test_a_fold_is_the_same_run_without_one_client(whole: Whole) -> None:
-    folds = [s.cell for s in whole.steps if s.cell.left_out and s.state == "finished"]
     by_seed: dict[int, dict[str, set[str]]] = {0: {}, 1: {}}
-    for cell in folds:
-        full = next(
-            s.cell for s in whole.steps
-            if (s.cell.arm, s.cell.seed, s.cell.left_out) == (cell.arm, cell.seed, "")
-        )  # fmt: skip
-        mine, theirs = (_clients(whole.out, c) for c in (cell, full))
-        assert mine["unseen"] == theirs["unseen"] | {cell.left_out}
-        assert mine["seen"] == theirs["seen"] - {cell.left_out}
-        by_seed[cell.seed].setdefault(cell.arm, set()).add(cell.left_out)
+    full = {_arm_and_seed(run): run for run in whole.seen.runs[:10]}
+    for fold in whole.seen.runs[10:]:
+        arm, seed = _arm_and_seed(fold)
+        left_out = fold.name.rpartition("without ")[2]
+        mine, theirs = (_clients(whole.out, run.config) for run in (fold, full[arm, seed]))
+        assert mine["unseen"] == theirs["unseen"] | {left_out}
+        assert mine["seen"] == theirs["seen"] - {left_out}
+        by_seed[seed].setdefault(arm, set()).add(left_out)
     for arms in by_seed.values():
         assert len(arms["erm+fedavg"]) == 2
         assert arms["erm+fedavg"] == arms["irm+fedavg"]
 
 
-def _clients(out: Path, cell: Cell) -> dict[str, set[str]]:
-    rows = Run(folder_of(cell.config, out / "runs")).rows()
+def _clients(out: Path, config: Config) -> dict[str, set[str]]:
+    rows = Run(folder_of(config, out / "runs")).rows()
     return {on: {r.client for r in rows if r.on == on} for on in ("seen", "unseen")}
 
 
 def test_a_page_stands_before_the_first_fold(whole: Whole) -> None:
     assert "Rule *oracle*" in whole.early
     assert "Rule *left-out*" not in whole.early
-    assert "Without numbers here: rule left-out." in whole.early
+    assert "Without numbers here: rule environment, left-out." in whole.early
     assert "Rule *left-out* (2 of the training clients, one at a time):" in whole.page
     assert "| runs | 10 and 8 that leave a client out" in whole.page
 
@@ -598,25 +331,22 @@ def test_the_matrix_is_drawn_before_the_curves(whole: Whole) -> None:
 
 def test_a_finished_suite_is_not_run_again(whole: Whole) -> None:
     before = whole.page.partition("## Made with")[0]
-    steps: list[Step] = []
-    again = reproduce(str(whole.suite), "smoke", whole.out, report=steps.append)
-    assert [step.state for step in steps] == ["skipped"] * 18
+    seen = Recorder()
+    again = reproduce(str(whole.suite), "smoke", whole.out, watch=seen)
+    assert [(run.repeated, run.rounds) for run in seen.runs] == [(True, [])] * 18
     assert again.page.read_text().partition("## Made with")[0] == before
 
 
 def test_an_interrupted_fold_is_taken_up_where_it_was(whole: Whole, tmp_path: Path) -> None:
-    def interrupt(step: Step) -> None:
-        if step.cell.left_out and (step.state, step.round) == ("round", 2):
-            raise KeyboardInterrupt
-
     limits = ("seeds = 2", 'seeds = 1\narms = ["erm+fedavg"]\nfolds = 1')
     toy_suite(tmp_path, limits)
+    in_fold = Recorder(lambda run: "without" in run.name and run.rounds[-1] == 2)
     with pytest.raises(KeyboardInterrupt):
-        reproduce(str(tmp_path / "toy.toml"), "smoke", tmp_path / "out", report=interrupt)
+        reproduce(str(tmp_path / "toy.toml"), "smoke", tmp_path / "out", watch=in_fold)
     assert (tmp_path / "out" / "toy-smoke.md").exists()
-    steps: list[Step] = []
-    reproduce(str(tmp_path / "toy.toml"), "smoke", tmp_path / "out", report=steps.append)
-    assert [s.round for s in steps if s.state == "round"] == [3]
+    seen = Recorder()
+    reproduce(str(tmp_path / "toy.toml"), "smoke", tmp_path / "out", watch=seen)
+    assert [run.rounds for run in seen.runs] == [[], [3]]
     for run in (tmp_path / "out" / "runs").iterdir():
         uninterrupted = load_run(whole.out / "runs" / run.name)
         assert load_run(run).result["scores"] == uninterrupted.result["scores"]

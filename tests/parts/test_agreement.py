@@ -15,7 +15,8 @@ from helpers import assert_close, toy_federation, toy_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedskew.engine.graph import TracedStep, for_each_client, leaves
+from fedskew.engine.graph import TracedStep, for_each_client
+from fedskew.engine.torch_private import leaves
 from fedskew.errors import ConfigError
 from fedskew.federate.holdings import roster_of
 from fedskew.models import seeded

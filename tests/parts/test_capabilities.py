@@ -11,7 +11,7 @@ import torch
 from helpers import assert_same_bits, make_holdings, method_holdings, run
 
 from fedskew.errors import ConfigError
-from fedskew.federate.recipe import find, methods
+from fedskew.methods import METHODS, find
 from fedskew.parts.aggregate import (
     Aggregator,
     Apart,
@@ -118,13 +118,13 @@ def test_divergence_is_recorded_by_means_only() -> None:
     assert Mean(Uniform()).with_divergence() == Mean(Uniform(), divergence=True)
     assert MeanWithVariates().with_divergence() == MeanWithVariates(divergence=True)
     assert NormalisedMean().with_divergence() is None
-    with pytest.raises(ConfigError, match="base = 'fednova' takes no weighted mean"):
+    with pytest.raises(ConfigError, match="base = 'fednova' computes no weighted mean"):
         find("vae").recipe(base="fednova", divergence=True)
 
 
 @pytest.mark.parametrize("base", ["scaffold", "fednova", "local"])
 def test_clients_that_never_load_the_model_need_a_plain_mean(base: str) -> None:
-    with pytest.raises(ConfigError, match=f"base = '{base}' does other things than average"):
+    with pytest.raises(ConfigError, match=f"base = '{base}' does more than average"):
         find("vae").recipe(base=base, sync=False)
 
 
@@ -146,7 +146,7 @@ def test_a_median_has_a_target_that_reptile_steps_towards() -> None:
     ).shared
     halfway = {n: torch.lerp(holdings.plan.initial[n], t, 0.5) for n, t in median.items()}
     assert_same_bits(ours, halfway)
-    with pytest.raises(ConfigError, match="weighs no clients, so leave out weights"):
+    with pytest.raises(ConfigError, match="does not weigh clients, so leave out weights"):
         find("fedreptile").recipe(base="able_parts:median", weights="size")
 
 
@@ -167,13 +167,13 @@ def test_a_private_mean_is_a_target_like_others() -> None:
 
 
 def test_cards_say_what_a_comparison_asks() -> None:
-    cards = {name: known.card for name, known in methods().items()}
+    cards = {name: known.card for name, known in METHODS.items()}
     references = {name: card.reference for name, card in cards.items() if card.reference}
     assert references == {"local": "alone", "central": "pooled"}
     plain = {card.side: name for name, card in cards.items() if card.plain}
     assert plain == {"objective": "erm", "aggregator": "fedavg"}
     for name, card in cards.items():
-        crossed = {"base", "environments"} <= methods()[name].defaults.keys()
+        crossed = {"base", "environments"} <= METHODS[name].defaults.keys()
         assert (card.side == "objective") == crossed, name
 
 

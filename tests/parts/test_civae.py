@@ -256,10 +256,10 @@ def test_padding_counts_for_nothing_and_weights_scale_a_samples_loss() -> None:
 @pytest.mark.parametrize(
     ("knobs", "says"),
     [
-        ({"beta": -1.0}, "beta must not be negative, not -1.0."),
-        ({"alpha": math.nan}, "alpha must not be negative, not nan."),
-        ({"l1": -0.1}, "l1 must not be negative, not -0.1."),
-        ({"scale": math.inf}, "scale must not be negative, not inf."),
+        ({"beta": -1.0}, "beta must be a number of at least 0, not -1.0."),
+        ({"alpha": math.nan}, "alpha must be a number of at least 0, not nan."),
+        ({"l1": -0.1}, "l1 must be a number of at least 0, not -0.1."),
+        ({"scale": math.inf}, "scale must be a number of at least 0, not inf."),
         ({"reconstruction": "max"}, "reconstruction must be 'sum' or 'mean', not 'max'."),
         ({"kl": None}, "kl must be 'sum' or 'mean', not None."),
         ({"l1_reduction": "l2"}, "l1_reduction must be 'sum' or 'mean', not 'l2'."),

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedskew.data.federation import Client, Federation
 from fedskew.errors import ConfigError
 from fedskew.federate.holdings import roster_of
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.models import seeded
 from fedskew.models.made import Made
 from fedskew.parts.density import BEST, BEST_LOSS, DensityLoss, KeepBest, explained

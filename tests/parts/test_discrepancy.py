@@ -15,7 +15,7 @@ from scipy.stats import entropy, norm
 from fedskew import run as run_experiment
 from fedskew.cli import main
 from fedskew.data.federation import Client, Federation
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.parts.aggregate import Mean, ServerState, Update, normalised
 from fedskew.parts.discrepancy import ByDiscrepancy, label_discrepancy
 from fedskew.parts.generative import w1_to_normal
@@ -209,12 +209,21 @@ def test_a_run_records_the_weights_over_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("method.metric=emd", "metric must be one of kl, l1, l2, cosine, not 'emd'"),
-        ("method.alpha=-1", "alpha must not be negative"),
-        ("method.all_zero=first", "all_zero must be 'size' or 'best'"),
-        ("method.base=local", "base = 'local' weighs no clients"),
+        (
+            "method.metric=emd",
+            "metric of method 'feddisco' must be 'kl', 'l1', 'l2' or 'cosine', not 'emd'.",
+        ),
+        ("method.alpha=-1", "alpha of method 'feddisco' must be a number of at least 0, not -1."),
+        (
+            "method.all_zero=first",
+            "all_zero of method 'feddisco' must be 'size' or 'best', not 'first'.",
+        ),
+        ("method.base=local", "base = 'local' does not weigh clients"),
         ("method.base=fedavgg", "unknown method 'fedavgg': did you mean 'fedavg'"),
-        ("method.base=3", "base must name a method, like 'fedprox', not 3"),
+        (
+            "method.base=3",
+            "base of method 'feddisco' must be a name or a table like {name = …}, not 3.",
+        ),
         ("method.base={mu = 1}", "base must name a method"),
     ],
 )

@@ -146,8 +146,8 @@ def test_legacy_is_a_loop_over_batches_of_128_divided_by_the_number_of_samples(n
 @pytest.mark.parametrize(
     ("knobs", "says"),
     [
-        ({"beta": -1.0}, "beta must not be negative, not -1.0."),
-        ({"eval_beta": math.nan}, "eval_beta must not be negative, not nan."),
+        ({"beta": -1.0}, "beta must be a number of at least 0, not -1.0."),
+        ({"eval_beta": math.nan}, "eval_beta must be a number of at least 0, not nan."),
         ({"reconstruction": "max"}, "reconstruction must be 'sum' or 'mean', not 'max'."),
         ({"kl": "none"}, "kl must be 'sum' or 'mean', not 'none'."),
     ],
@@ -250,7 +250,9 @@ def test_with_every_only_each_so_many_rounds_are_measured(rounds: int) -> None:
 def test_impossible_measurements_get_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"^encoded must be 'sample' or 'mean', not 'both'\.$"):
         LatentDiscrepancy("both")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^every must be at least 1 round, not 0\.$"):
+    with pytest.raises(
+        ConfigError, match=r"^every must be a whole number of at least 1 or none, not 0\.$"
+    ):
         LatentDiscrepancy(every=0)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from helpers import opening
-from test_mix import THREE, first, near, start, update
 from torch import Tensor
+from updates import THREE, first, near, start, update
 
 from fedskew.errors import ConfigError
 from fedskew.parts.aggregate import ServerState

@@ -17,19 +17,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedskew.data.federation import Federation
-from fedskew.engine.graph import TracedStep, for_each_client, leaves
+from fedskew.engine.graph import TracedStep, for_each_client
+from fedskew.engine.torch_private import leaves
 from fedskew.errors import ConfigError
 from fedskew.federate.holdings import roster_of
+from fedskew.parts.alignment import Coral, Mmd, gaussian_kernels
 from fedskew.parts.invariance import (
     Annealed,
-    Coral,
     EnvironmentErm,
     IbErm,
     IbIrm,
     Irm,
-    Mmd,
     Vrex,
-    gaussian_kernels,
     squared_slopes,
 )
 from fedskew.parts.objective import Batch, Bound

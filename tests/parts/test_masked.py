@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedskew.errors import ConfigError
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.parts.aggregate import Mean, ServerState, Update
 from fedskew.parts.masked import MaskedMean
 
@@ -73,5 +73,7 @@ def test_without_a_threshold_it_is_the_mean_to_the_last_bit() -> None:
 
 @pytest.mark.parametrize("tau", [-0.1, 1.5])
 def test_a_threshold_outside_0_to_1_is_refused(tau: float) -> None:
-    with pytest.raises(ConfigError, match="tau must be from 0 to 1"):
+    with pytest.raises(
+        ConfigError, match="tau of method 'fedgma' must be a number from 0 to 1, not "
+    ):
         find("fedgma").recipe(tau=tau)

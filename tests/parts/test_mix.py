@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from updates import THREE, first, near, start, update
 
 from fedskew.errors import ConfigError
 from fedskew.parts import mix
-from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.mix import (
     BySimilarity,
     SelfMix,
@@ -17,32 +17,6 @@ from fedskew.parts.mix import (
     row_entropy,
     shared_out,
 )
-
-
-def near(values: Any) -> Any:
-    return pytest.approx(values, abs=1e-6)
-
-
-def update(client: str, value: float, fingerprint: list[float] | None = None) -> Update:
-    reports = {} if fingerprint is None else {"fingerprint": {"v": torch.tensor(fingerprint)}}
-    tensors = {"w": torch.tensor([value, -value]), "n": torch.tensor(int(value))}
-    return Update(client, tensors, size=1, steps=1, reports=reports)
-
-
-def start() -> ServerState:
-    return ServerState({"w": torch.zeros(2), "n": torch.tensor(0)})
-
-
-THREE = [
-    update("a", 1.0, [1.0, 0.0]),
-    update("b", 4.0, [0.6, 0.8]),
-    update("c", 10.0, [0.0, -1.0]),
-]
-"""Products: a·b = 0.6, a·c = 0, b·c = -0.8, which counts as 0."""
-
-
-def first(state: ServerState, client: str) -> float:
-    return float(state.personal[client]["w"][0])
 
 
 def test_rows_of_the_similarity_matrix_weigh_the_models() -> None:
@@ -174,10 +148,10 @@ def test_a_fingerprint_longer_than_honest_ones_is_cut_to_their_length() -> None:
 @pytest.mark.parametrize(
     ("knobs", "says"),
     [
-        ({"sharpen": -1.0}, "sharpen must not be negative"),
-        ({"self_weight": 1.5}, "self_weight must be from 0 to 1"),
-        ({"neighbours": 0}, "neighbours must be at least 1"),
-        ({"cap": 0.0}, "cap must be above 0"),
+        ({"sharpen": -1.0}, r"sharpen must be a number of at least 0, not -1\.0\."),
+        ({"self_weight": 1.5}, r"self_weight must be a number from 0 to 1 or none, not 1\.5\."),
+        ({"neighbours": 0}, r"neighbours must be a whole number of at least 1 or none, not 0\."),
+        ({"cap": 0.0}, r"cap must be a number above 0 and of at most 1, not 0\.0\."),
     ],
 )
 def test_impossible_settings_are_refused(knobs: dict[str, Any], says: str) -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedskew.data.federation import Client
 from fedskew.errors import ConfigError
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.models.personal_head import TwoHeads, with_personal_head
 from fedskew.models.registry import Classifier
 from fedskew.parts.objective import Batch, Bound
@@ -264,10 +264,17 @@ def test_the_gradient_is_that_of_the_second_half_one_step_ahead(
 
 
 def test_per_fedavg_refuses_a_negative_rate_and_fedrep_a_number_of_epochs_below_one() -> None:
-    with pytest.raises(ConfigError, match="alpha must not be negative"):
+    with pytest.raises(
+        ConfigError,
+        match=r"alpha of method 'per-fedavg' must be a number of at least 0, not -0\.1\.",
+    ):
         find("per-fedavg").recipe(alpha=-0.1)
-    with pytest.raises(ConfigError, match="gamma must not be negative"):
+    with pytest.raises(
+        ConfigError, match="gamma of method 'fedrod' must be a number of at least 0"
+    ):
         find("fedrod").recipe(gamma=-1.0)
     for knob in ("head_epochs", "body_epochs"):
-        with pytest.raises(ConfigError, match=f"{knob} must be a whole number of at least 1"):
+        with pytest.raises(
+            ConfigError, match=f"{knob} of method 'fedrep' must be a whole number of at least 1"
+        ):
             find("fedrep").recipe(**{knob: 0})

@@ -24,21 +24,23 @@ from fedskew.models.made import BernoulliMade, GaussianMade, Made
 from fedskew.parts.density import BEST
 from fedskew.parts.objective import Bound
 from fedskew.parts.ratio import (
-    ALL_EQUAL,
     ESTIMATORS,
+    Estimator,
+    Evidence,
+    likelihood,
+    sampled,
+    tempered,
+)
+from fedskew.parts.sample_weights import (
+    ALL_EQUAL,
     EVERYBODY,
     FINE,
     NOT_FINITE,
     TOO_FEW,
-    Estimator,
-    Evidence,
     KeepDensity,
     SampleWeights,
+    clipped_weights,
     effective_size,
-    likelihood,
-    sampled,
-    settled,
-    tempered,
 )
 from fedskew.types import Groups
 
@@ -143,7 +145,7 @@ def test_a_client_whose_own_model_explains_it_worse_has_no_weights() -> None:
     swapped = replace(evidence, own=evidence.everybody, everybody=evidence.own)
     found = likelihood(swapped)
     assert found.power == 0.0
-    weights, trouble = settled(found.log_weights, 19.0)
+    weights, trouble = clipped_weights(found.log_weights, 19.0)
     assert trouble == ALL_EQUAL
     assert weights.tolist() == [1.0] * 200
 
@@ -340,21 +342,21 @@ def test_bits_of_a_sample_are_told_and_the_power_too() -> None:
     assert math.isnan(float(weighed("equal", nobody)["weighing"]["entropy"]))
 
 
-def test_settled_weights_are_clipped_before_their_mean_is_1() -> None:
+def test_weights_are_clipped_before_their_mean_is_1() -> None:
     """With clip 4 the weights 1/8, 1, 2, 100 become 1/4, 1, 2, 4, of mean 29/16."""
-    weights, trouble = settled(torch.tensor([1 / 8, 1.0, 2.0, 100.0]).log(), 4.0)
+    weights, trouble = clipped_weights(torch.tensor([1 / 8, 1.0, 2.0, 100.0]).log(), 4.0)
     assert weights.tolist() == pytest.approx([4 / 29, 16 / 29, 32 / 29, 64 / 29])
     assert trouble == FINE
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_one_weight_that_is_no_number_spoils_all(bad: float) -> None:
-    weights, trouble = settled(torch.tensor([0.0, bad, 1.0]), 19.0)
+    weights, trouble = clipped_weights(torch.tensor([0.0, bad, 1.0]), 19.0)
     assert (weights.tolist(), trouble) == ([1.0, 1.0, 1.0], NOT_FINITE)
 
 
 def test_weights_beyond_the_clip_on_the_same_side_are_all_equal() -> None:
-    weights, trouble = settled(torch.tensor([50.0, 90.0]), 19.0)
+    weights, trouble = clipped_weights(torch.tensor([50.0, 90.0]), 19.0)
     assert (weights.tolist(), trouble) == ([1.0, 1.0], ALL_EQUAL)
 
 
@@ -375,12 +377,12 @@ def test_everybodys_model_is_kept_and_is_where_warm_clients_begin(warm: bool) ->
     [
         (
             lambda: SampleWeights("exact"),  # type: ignore[arg-type]
-            "estimator must be one of likelihood, sampled, cross-fitted, literal, oracle, equal, "
-            "not 'exact'.",
+            "estimator must be 'likelihood', 'sampled', 'cross-fitted', 'literal', 'oracle' or "
+            "'equal', not 'exact'.",
         ),
-        (lambda: SampleWeights("equal", 1.0), "clip must be above 1, not 1.0."),
-        (lambda: SampleWeights("equal", math.nan), "clip must be above 1, not nan."),
-        (lambda: SampleWeights("equal", math.inf), "clip must be above 1, not inf."),
+        (lambda: SampleWeights("equal", 1.0), "clip must be a number above 1, not 1.0."),
+        (lambda: SampleWeights("equal", math.nan), "clip must be a number above 1, not nan."),
+        (lambda: SampleWeights("equal", math.inf), "clip must be a number above 1, not inf."),
         (
             lambda: SampleWeights("oracle").check(
                 roster_of(federated(torch.ones(4, 3), torch.ones(2, 3)))

@@ -259,11 +259,11 @@ def test_what_is_sent_is_half_a_matrix() -> None:
 @pytest.mark.parametrize(
     ("knobs", "says"),
     [
-        ({"samples": 1}, "samples must be at least 2"),
+        ({"samples": 1}, r"samples must be a whole number of at least 2, not 1\."),
         ({"samples": 3, "debiased": True}, "samples must be at least 4"),
-        ({"mode": "nearest"}, "mode must be one of probe, feature, own"),
-        ({"kernel": "cosine"}, "kernel must be one of linear, rbf"),
-        ({"probe": "test"}, "probe must be one of noise, public"),
+        ({"mode": "nearest"}, r"mode must be 'probe', 'feature' or 'own', not 'nearest'\."),
+        ({"kernel": "cosine"}, r"kernel must be 'linear' or 'rbf', not 'cosine'\."),
+        ({"probe": "test"}, r"probe must be 'noise' or 'public', not 'test'\."),
     ],
 )
 def test_impossible_settings_are_refused(knobs: dict[str, Any], says: str) -> None:

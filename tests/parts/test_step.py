@@ -9,7 +9,8 @@ import torch
 from helpers import assert_close, assert_same_bits, make_holdings, method_holdings, run
 
 from fedskew.errors import ConfigError, RunError
-from fedskew.federate.recipe import Recipe, find
+from fedskew.federate.recipe import Recipe
+from fedskew.methods import find
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.step import LearningRate, Reptile, Step, Whole, stepped
 from fedskew.types import Groups, Tensors
@@ -154,7 +155,9 @@ def test_a_step_over_a_model_for_each_client_is_refused() -> None:
 @pytest.mark.parametrize("lr", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_server_learning_rate_that_goes_nowhere_is_refused(lr: float) -> None:
     for name in ("fedavg", "scaffold", "fednova", "fedgma", "fedbn", "ditto", "fedper", "vae"):
-        with pytest.raises(ConfigError, match="server_lr must be above 0"):
+        with pytest.raises(
+            ConfigError, match=f"server_lr of method '{name}' must be a number above 0"
+        ):
             find(name).recipe(server_lr=lr)
 
 

@@ -11,10 +11,13 @@ import pytest
 
 import fedskew
 from fedskew.cli import main
+from fedskew.data.datasets import load
 from fedskew.data.fingerprint import fingerprint
+from fedskew.deploy.preparation import preparation_of
 from fedskew.runs import identity as identity_module
 from fedskew.runs.experiment import make_federation
 from fedskew.runs.identity import resolve
+from fedskew.store import read_sealed
 
 QUICK: dict[str, Any] = {"model": "logistic", "train": {"rounds": 1}}
 
@@ -25,8 +28,7 @@ def finished(tmp_path: Path) -> fedskew.Run:
 
 
 def recorded(run: fedskew.Run) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run.path / "config.json").read_text())
-    return found
+    return read_sealed(run.path / "config.json")
 
 
 def as_old(run: fedskew.Run) -> fedskew.Run:
@@ -34,7 +36,7 @@ def as_old(run: fedskew.Run) -> fedskew.Run:
     from fedskew.data.fingerprint import sampled_fingerprint
 
     known = recorded(run)
-    data = sampled_fingerprint(make_federation(run.config))
+    data = sampled_fingerprint(make_federation(run.config, version=0))
     config = known["config"]
     del config["federation"]["environments"]
     config["model"] = {"name": config["model"]["name"]}
@@ -67,6 +69,37 @@ def test_folders_of_the_old_format_open_and_predict(
     assert adapted.about["run"] == old.path.name
 
 
+def test_folders_of_the_first_version_take_samples_scaled_by_all_digits(
+    finished: fedskew.Run,
+) -> None:
+    """The mean of all 1,797 digits is .30526; their version counted every row."""
+    known = recorded(finished)
+    data = fingerprint(make_federation(finished.config, version=1))
+    (finished.path / "config.json").write_text(json.dumps({**known, "format": 1, "data": data}))
+    first = fedskew.Run(finished.path)
+    digits = load("digits", normalise="unit").x.double()
+    preparation = preparation_of(first)
+    assert preparation.shift == pytest.approx([float(digits.mean())], rel=1e-6)
+    assert preparation.spread == pytest.approx([float(digits.std(correction=0))], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("section", "data"),
+    [
+        ({}, "258916fc533f584995a1"),
+        ({"unseen": 2, "samples": 400, "skew": ["rotation"]}, "12f5110e85e3fe25b7e3"),
+        ({"image": {"side": 12, "channels": 3}}, "60c4a3648ca783503786"),
+    ],
+)
+def test_federations_of_the_first_version_are_made_to_the_bit(
+    section: dict[str, Any], data: str
+) -> None:
+    """The hashes were recorded with the code of that version."""
+    config = fedskew.make_config({"federation": section})
+    assert fingerprint(make_federation(config, version=1))[:20] == data
+    assert fingerprint(make_federation(config))[:20] != data
+
+
 def test_old_folders_are_held_to_the_data_they_were_made_with(finished: fedskew.Run) -> None:
     old = as_old(finished)
     known = json.loads((old.path / "config.json").read_text())
@@ -77,7 +110,7 @@ def test_old_folders_are_held_to_the_data_they_were_made_with(finished: fedskew.
 
 def test_a_finished_run_of_the_old_format_is_not_reused(finished: fedskew.Run) -> None:
     old = as_old(finished)
-    with pytest.warns(UserWarning, match=f"since {old.path.name}; running anew"):
+    with pytest.warns(UserWarning, match=f"since {old.path.name}; running again"):
         again = fedskew.run(QUICK, out=old.path.parent, draw=False)
     assert again.path != old.path
 
@@ -94,7 +127,7 @@ def test_an_unfinished_run_of_the_old_format_is_refused(
     (sentence,) = capsys.readouterr().err.splitlines()
     assert "unfinished run of an older format" in sentence
     assert main(["show", str(old.path)]) == 0
-    assert "of an older format and cannot be gone on with" in capsys.readouterr().out
+    assert "of an older format and cannot be resumed" in capsys.readouterr().out
     assert str(old.path) in sentence
     assert sorted(path.name for path in old.path.parent.iterdir()) == before
     # Another run is none of its business.

@@ -13,13 +13,15 @@ from helpers import toy_federation
 import fedskew
 from fedskew.comparisons.crossing import label
 from fedskew.config import Named, make_config
-from fedskew.data.datasets import REGISTRY
+from fedskew.data.datasets import DATASETS
 from fedskew.data.environments import ENVIRONMENTS
 from fedskew.data.federation import Federation
 from fedskew.data.partition import PARTITIONS
 from fedskew.data.skew import SKEWS
-from fedskew.federate.recipe import _METHODS, Recipe, find, methods
+from fedskew.federate.recipe import Recipe
+from fedskew.methods import METHODS, find
 from fedskew.models.registry import MODELS
+from fedskew.registry.entries import Registry
 from fedskew.runs import identity as identity_module
 from fedskew.runs.identity import Identity, identify, resolve
 
@@ -103,19 +105,19 @@ def test_every_default_there_is_is_written_down() -> None:
     for known, section in ((PARTITIONS, "partition"), (ENVIRONMENTS, "environments")):
         for each, choice in known.items():
             config = resolve(make_config({"federation": {section: each}}))
-            assert getattr(config.federation, section).knobs == choice.knobs
+            assert getattr(config.federation, section).knobs == choice.defaults
     for each, choice in SKEWS.items():
         (skew,) = resolve(make_config({"federation": {"skew": [each]}})).federation.skew
-        assert skew.knobs == choice.knobs
-    for each, entry in REGISTRY.items():
+        assert skew.knobs == choice.defaults
+    for each, entry in DATASETS.items():
         section = {"dataset": each, "partition": "iid"}
         assert resolve(make_config({"federation": section})).federation.options == entry.defaults
     for each, model in MODELS.items():
         written = resolve(make_config({"model": each})).model.knobs
         assert {n: tuple(v) if isinstance(v, list) else v for n, v in written.items()} == (
-            model.knobs
+            model.defaults
         )
-    for each, method in methods().items():
+    for each, method in METHODS.items():
         written = resolve(make_config({"method": each})).method.knobs
         assert written.keys() == method.defaults.keys()
         if "base" in written:
@@ -123,7 +125,7 @@ def test_every_default_there_is_is_written_down() -> None:
 
 
 def test_what_is_written_down_is_read_back_and_written_down_alike() -> None:
-    for each in methods():
+    for each in METHODS:
         config = resolve(make_config({"method": each, "model": "mlp"}))
         assert resolve(make_config(json.loads(json.dumps(config.resolved())))) == config
 
@@ -144,7 +146,7 @@ def test_a_method_is_labelled_as_it_was_given_however_much_is_written_down() -> 
 
 
 def _noise(federation: Federation, seed: int, *, level: float = 0.4, clip: bool = True) -> None: ...
-def _iid(labels: Any, owners: Any, clients: Any, rng: Any, *, more: int = 1) -> None: ...
+def _iid(pool: Any, clients: Any, rng: Any, *, more: int = 1) -> None: ...
 def _random(federation: Federation, seed: int, *, count: int = 3) -> None: ...
 def _mlp(shape: Any, classes: int, *, hidden: tuple[int, ...] = (100,)) -> None: ...
 def _made(shape: Any, classes: int, *, hidden: tuple[int, ...] = (31,)) -> None: ...
@@ -164,12 +166,12 @@ for _stand_in in (_noise, _iid, _random, _mlp, _made, _fedprox):
         (ENVIRONMENTS, "random", _random, {"federation": {"environments": "random"}}),
         (MODELS, "mlp", _mlp, {"model": "mlp"}),
         (MODELS, "gaussian-made", _made, {"method": "feddisk"}),
-        (_METHODS, "fedprox", _fedprox, {"method": "fedprox"}),
-        (_METHODS, "fedprox", _fedprox, {"method": {"name": "private", "base": "fedprox"}}),
+        (METHODS, "fedprox", _fedprox, {"method": "fedprox"}),
+        (METHODS, "fedprox", _fedprox, {"method": {"name": "private", "base": "fedprox"}}),
     ],
 )
 def test_a_changed_default_is_another_run(
-    registry: dict[str, Any],
+    registry: Registry[Any],
     entry: str,
     function: Callable[..., Any],
     settings: dict[str, Any],
@@ -177,8 +179,7 @@ def test_a_changed_default_is_another_run(
 ) -> None:
     before, beside = name(**settings), name()
     old = registry[entry]
-    part = next(f for f in ("make", "factory", "function") if hasattr(old, f))
-    monkeypatch.setitem(registry, entry, replace(old, **{part: function}))
+    monkeypatch.setitem(registry.entries, entry, replace(old, function=function))
     assert name(**settings) != before
     assert name() == beside
 
@@ -188,7 +189,7 @@ def test_a_default_of_a_base_that_was_given_another_value_changes_nothing(
 ) -> None:
     settings = {"method": {"name": "private", "base": {"name": "fedprox", "mu": 0.5}}}
     before = name(**settings)
-    monkeypatch.setitem(_METHODS, "fedprox", replace(_METHODS["fedprox"], make=_fedprox))
+    monkeypatch.setitem(METHODS.entries, "fedprox", replace(METHODS["fedprox"], function=_fedprox))
     assert name(**settings) == before
 
 

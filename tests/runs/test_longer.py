@@ -21,7 +21,8 @@ SETTINGS: dict[str, Any] = {
 
 
 TIMED = ("result.json", "checkpoint.json")
-"""Files that also tell the time, or how many digits it has."""
+"""Files that also tell the time, how many digits it has, or its hash."""
+OF_TIME = ("seconds", "timing.jsonl", "sha256")
 
 
 def settings(rounds: int, method: Any, evaluate: dict[str, Any], **train: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def settings(rounds: int, method: Any, evaluate: dict[str, Any], **train: Any) -
 
 
 def untimed(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in ("seconds", "timing.jsonl")}
+    return {key: value for key, value in values.items() if key not in OF_TIME}
 
 
 def assert_same_run(ours: Run, theirs: Run) -> None:
@@ -66,6 +67,8 @@ FEDDISK = {"name": "feddisk", "density_rounds": 2, "local_epochs": 2}
         ("fedrep", {"every": 4, "fine_tune_epochs": 1}, {}),
         ("fedshibu", {}, {}),
         ("fedavg", {}, {"patience": 1, "lr": 1e-9}),
+        ("fedavg", {"every": 3}, {"patience": 1, "lr": 1e-9}),
+        ("fedavg", {}, {"patience": 2, "lr_decay": 1e4, "lr_steps": [2]}),
         (FEDDISK, {"every": 2}, {}),
     ],
 )
@@ -78,6 +81,15 @@ def test_a_longer_run_is_the_same_whether_it_was_asked_for_at_once_or_later(
     at_once = fedskew.run(settings(5, method, evaluate, **train), out=tmp_path / "at once")
     assert later.path == short.path
     assert_same_run(later, at_once)
+
+
+def test_patience_that_is_used_up_ends_a_run_that_went_on(tmp_path: Path) -> None:
+    """From round 3 a rate ruins the model; with two rounds of patience the fourth is the last."""
+    ruined = {"patience": 2, "lr_decay": 1e4, "lr_steps": [2]}
+    fedskew.run(settings(3, "fedavg", {}, **ruined), out=tmp_path, draw=False)
+    with pytest.warns(UserWarning, match="going on"):
+        longer = fedskew.run(settings(9, "fedavg", {}, **ruined), out=tmp_path, draw=False)
+    assert (longer.result["rounds"], longer.result["selected_round"]) == (4, 2)
 
 
 def test_rounds_that_are_done_are_not_done_again(tmp_path: Path) -> None:
@@ -119,7 +131,7 @@ def test_a_run_that_is_stopped_while_it_grows_grows_on(tmp_path: Path) -> None:
 
 def test_fewer_rounds_than_a_run_has_are_run_beside_it(tmp_path: Path) -> None:
     long = fedskew.run(settings(4, "fedavg", {}), out=tmp_path, draw=False)
-    with pytest.warns(UserWarning, match="has more rounds; running 2 anew"):
+    with pytest.warns(UserWarning, match="has more rounds; running 2 again"):
         short = fedskew.run(settings(2, "fedavg", {}), out=tmp_path, draw=False)
     assert short.path.name == f"{long.path.name}-2-rounds"
     assert (short.result["rounds"], long.result["rounds"]) == (2, 4)

@@ -14,7 +14,8 @@ from helpers import toy_federation
 
 import fedskew
 from fedskew.config import make_config
-from fedskew.federate.recipe import _METHODS, Card, Method, Recipe, find
+from fedskew.federate.recipe import Recipe
+from fedskew.methods import METHODS, Card, find, method
 from fedskew.runs.identity import Identity, identify, resolve
 
 QUICK: dict[str, Any] = {"model": "logistic", "train": {"rounds": 1}}
@@ -109,7 +110,7 @@ def test_changed_code_is_another_run_where_it_is_used(
 
 def test_a_method_named_by_any_knob_of_an_own_wrapper_counts(own: Path) -> None:
     (own / "my_wrapper.py").write_text(
-        "from fedskew.federate.recipe import find\n\n"
+        "from fedskew.methods import find\n\n"
         "def wrap(inner='my_rules:rule'):\n    return find(inner).recipe()\n"
     )
     before = name(method="my_wrapper:wrap")
@@ -135,12 +136,11 @@ def test_own_models_and_datasets_count(own: Path) -> None:
 
 
 def test_a_method_a_user_registered_counts_by_the_file_it_stands_in() -> None:
-    mine = Method("mine", own_rule, Card("mine", "none", "none"))
-    _METHODS["mine"] = mine
+    method("mine", Card("mine", "none", "none"))(own_rule)
     try:
         assert identified(method="mine").code.keys() >= {own_rule.__module__}
     finally:
-        del _METHODS["mine"]
+        del METHODS.entries["mine"]
 
 
 def own_rule() -> Recipe:
@@ -166,7 +166,7 @@ def test_reloaded_code_runs_anew_and_a_user_is_told_why(own: Path) -> None:
         second = fedskew.run(settings, out="runs", federation=TOY, draw=False)
     (sentence,) = {str(warning.message) for warning in told}
     assert sentence == (
-        f"my_rules.py changed since {first.path.name}; running anew in {second.path}"
+        f"my_rules.py changed since {first.path.name}; running again in {second.path}"
     )
     one, two = (run.model().state_dict()["head.weight"] for run in (first, second))
     assert torch.allclose(two, one * 0.9)
@@ -184,13 +184,13 @@ def test_a_command_repeated_with_changed_code_runs_anew_and_says_why(own: Path) 
     (own / "mine.toml").write_text(
         'method = "my_rules:rule"\nmodel = "logistic"\n[train]\nrounds = 1\n'
     )
-    assert command("run", "mine.toml").returncode == 0
+    assert command("run", "mine.toml", "--allow-code").returncode == 0
     (first,) = (own / "runs").iterdir()
     edit(own / "my_helpers.py", "tensor * scale", "tensor * 0.5")
-    again = command("run", "mine.toml")
+    again = command("run", "mine.toml", "--allow-code")
     assert again.returncode == 0, again.stderr
     (second,) = set((own / "runs").iterdir()) - {first}
-    told = f"my_helpers.py changed since {first.name}; running anew in {second.relative_to(own)}"
+    told = f"my_helpers.py changed since {first.name}; running again in {second.relative_to(own)}"
     assert told in again.stdout.splitlines()
 
 

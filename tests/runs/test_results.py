@@ -14,11 +14,13 @@ import pytest
 from helpers import toy_federation
 from made_up import results_of
 
+from fedskew.api import run
 from fedskew.errors import RunError
 from fedskew.federate.metrics import Row
 from fedskew.runs import results as module
-from fedskew.runs.experiment import Run, load_run, run
+from fedskew.runs.experiment import Run, load_run
 from fedskew.runs.results import CONFIG, METRICS, RESULT, ROUNDS, TIMING, Results, _recorded
+from fedskew.store import read_sealed
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic", "train": {"rounds": 3, "batch_size": 8},
@@ -62,7 +64,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return counts
 
-    for name in ("read_rows", "read_lines", "read_json"):
+    for name in ("read_rows", "read_lines", "read_sealed"):
         monkeypatch.setattr(module, name, counting(getattr(module, name)))
     return times
 
@@ -75,8 +77,8 @@ def test_the_numbers_are_those_of_the_files(finished: Run) -> None:
     )
     seconds = [line["seconds"] for line in lines(finished.path, TIMING)]
     assert found.seconds == pytest.approx(sum(seconds))
-    assert found.summary == json.loads((finished.path / RESULT).read_text())
-    assert found.settings == json.loads((finished.path / CONFIG).read_text())
+    assert found.summary == read_sealed(finished.path / RESULT)
+    assert found.settings == read_sealed(finished.path / CONFIG)
     assert found.config.resolved() == found.settings["config"]
     assert finished.rows() == found.rows.rows()
 

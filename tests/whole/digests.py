@@ -147,7 +147,7 @@ def of_run(run: fedskew.Run) -> Digests:
     """The models a run ended with, all numbers it measured, and its summary."""
     folder = run.path / "models"
     tensors = {
-        f"{path.relative_to(folder)} {name}": tensor.numpy()
+        f"{named(path).relative_to(folder)} {name}": tensor.numpy()
         for path in folder.rglob("*.safetensors")
         for name, tensor in load_file(path).items()
     }
@@ -161,6 +161,14 @@ def of_run(run: fedskew.Run) -> Digests:
             [sorted(map(json.dumps, result["scores"])), [result.get(t) for t in told]]
         ),
     }
+
+
+def named(path: Path) -> Path:
+    """A model's file as if it had its client's name, where a table says whose it is."""
+    table = path.with_name("names.json")
+    names = json.loads(table.read_text()) if table.is_file() else {}
+    owner = {f"{number:06d}": name for name, number in names.items()}
+    return path.with_name(f"{owner.get(path.stem, path.stem)}.safetensors")
 
 
 class Stopped(BaseException):
@@ -227,7 +235,9 @@ def answers(out: Path) -> dict[str, Digests]:
 def without_time(table: str) -> list[list[str]]:
     """A leaderboard's cells but those that measure the machine or name folders."""
     header, *rows = (line.split(",") for line in table.splitlines())
-    kept = [i for i, name in enumerate(header) if "second" not in name and "run" not in name]
+    # Gains over local are in no recorded digest; they follow from the scores.
+    dropped = ("second", "run", "gain_over_local")
+    kept = [i for i, name in enumerate(header) if not any(word in name for word in dropped)]
     return [[row[i] for i in kept] for row in (header, *rows)]
 
 

@@ -117,36 +117,82 @@ def test_no_rounds_or_fewer(refused: Refused, rounds: int) -> None:
             ["latent-weights", "model=logistic"],
             "choose from beta-vae, conv-civae, conv-vae, dense-civae.",
         ),
-        (["vae", "method.beta=-1"], "beta must not be negative, not -1"),
-        (["vae", "method.beta=nan"], "beta must not be negative, not nan"),
-        (["vae", "method.eval_beta=-0.5"], "eval_beta must not be negative, not -0.5"),
+        (["vae", "method.beta=-1"], "beta of method 'vae' must be a number of at least 0, not -1."),
+        (
+            ["vae", "method.beta=nan"],
+            "beta of method 'vae' must be a number of at least 0, not nan.",
+        ),
+        (
+            ["vae", "method.eval_beta=-0.5"],
+            "eval_beta of method 'vae' must be a number of at least 0, not -0.5.",
+        ),
         (["vae", "method.reconstruction=median"], "must be 'sum' or 'mean', not 'median'"),
-        (["vae", "method.kl=max"], "kl must be 'sum' or 'mean', not 'max'"),
-        (["vae", "method.weights=x"], "weights must be one of samples, batches, uniform, loss"),
+        (["vae", "method.kl=max"], "kl of method 'vae' must be 'sum' or 'mean', not 'max'."),
+        (
+            ["vae", "method.weights=x"],
+            "weights of method 'vae' must be 'samples', 'batches', 'uniform', "
+            "'loss' or none, not 'x'.",
+        ),
         (["vae", "method.shared_start=false"], "shared_start = false needs sync = false"),
         (["vae", "method.base=fedrep"], "base = 'fedrep' is made for classifiers"),
-        (["vae", "method.base=5"], "base must name a method, like 'fedprox', not 5"),
+        (
+            ["vae", "method.base=5"],
+            "base of method 'vae' must be a name or a table like {name = …}, not 5.",
+        ),
         (["vae", "method.base=fedavgg"], "did you mean 'fedavg'?"),
         (
             ["vae", "method.base=local", "method.weights=uniform"],
-            "takes no weighted mean, so leave",
+            "computes no weighted mean, so leave",
         ),
-        (["vae", "method.base=local", "method.sync=false"], "base = 'local' does other things"),
+        (
+            ["vae", "method.base=local", "method.sync=false"],
+            "base = 'local' does more than average",
+        ),
         (["vae", "method.base=local", "method.server_lr=0.5"], "shares nothing, so leave out"),
-        (["vae", "method.server_lr=0"], "server_lr must be above 0, not 0"),
-        (["latent-weights", "method.encoded=x"], "encoded must be 'sample' or 'mean', not 'x'"),
+        (
+            ["vae", "method.server_lr=0"],
+            "server_lr of method 'vae' must be a number above 0 or none, not 0.",
+        ),
+        (
+            ["latent-weights", "method.encoded=x"],
+            "encoded of method 'latent-weights' must be 'sample' or 'mean', not 'x'.",
+        ),
         (
             ["latent-weights", "method.control=x"],
-            "control must be one of none, best, random, labels",
+            "control of method 'latent-weights' must be 'none', 'best', 'random' "
+            "or 'labels', not 'x'.",
         ),
-        (["latent-weights", "method.alpha=-0.1"], "alpha must not be negative, not -0.1"),
-        (["latent-weights", "method.all_zero=x"], "all_zero must be 'size' or 'best', not 'x'"),
-        (["latent-weights-online", "method.every=0"], "every must be at least 1 round, not 0"),
-        (["distilled-vae", "method.components=-1"], "components must be at least 0, not -1"),
-        (["distilled-vae", "method.local_rounds=0"], "local_rounds must be at least 1, not 0"),
-        (["distilled-vae", "method.samples=0"], "samples must be at least 1, not 0"),
+        (
+            ["latent-weights", "method.alpha=-0.1"],
+            "alpha of method 'latent-weights' must be a number of at least 0, not -0.1.",
+        ),
+        (
+            ["latent-weights", "method.all_zero=x"],
+            "all_zero of method 'latent-weights' must be 'size' or 'best', not 'x'.",
+        ),
+        (
+            ["latent-weights-online", "method.every=0"],
+            "every of method 'latent-weights-online' must be a whole number of at least 1, not 0.",
+        ),
+        (
+            ["distilled-vae", "method.components=-1"],
+            "components of method 'distilled-vae' must be a whole number of at least 0, not -1.",
+        ),
+        (
+            ["distilled-vae", "method.local_rounds=0"],
+            "local_rounds of method 'distilled-vae' must be a whole number of at "
+            "least 1 or none, not 0.",
+        ),
+        (
+            ["distilled-vae", "method.samples=0"],
+            "samples of method 'distilled-vae' must be a whole number of at least "
+            "1 or none, not 0.",
+        ),
         (["vae", "model=conv-vae"], "images of at least 12x12 pixels, but these are 8x8"),
-        (["vae", "model.latent=0"], "'latent' must be a positive whole number, not 0"),
+        (
+            ["vae", "model.latent=0"],
+            "latent of model 'beta-vae' must be a whole number of at least 1, not 0.",
+        ),
         (
             ["vae", "evaluate.fine_tune_epochs=1", "evaluate.fine_tune_part=head"],
             "the model has no part 'head'; it has encoder, decoder",
@@ -373,7 +419,7 @@ def test_full_disk_leaves_the_last_round_to_resume_from(
             raise OSError(errno.ENOSPC, "No space left on device")
         flush(file)
 
-    monkeypatch.setattr("fedskew.runs.experiment.draw_run", lambda path, federation: path)
+    monkeypatch.setattr("fedskew.views.figures.draw_run", lambda run, load: run.path)
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         assert run_quick(tmp_path) == 2
@@ -412,7 +458,7 @@ def test_a_run_begun_with_other_data_is_left_alone_and_another_begins(
     path = tmp_path / "own.npz"
     setting = write_npz(path)
     settings = (setting, "federation.partition=iid")
-    monkeypatch.setattr("fedskew.runs.experiment.draw_run", lambda path, federation: path)
+    monkeypatch.setattr("fedskew.views.figures.draw_run", lambda run, load: run.path)
     assert run_quick(tmp_path / "runs", *settings) == 0
     (run,) = (tmp_path / "runs").iterdir()
     (run / "result.json").unlink()
@@ -422,5 +468,5 @@ def test_a_run_begun_with_other_data_is_left_alone_and_another_begins(
     assert run_quick(tmp_path / "runs", *settings) == 0
     (new,) = set((tmp_path / "runs").iterdir()) - {run}
     told = capsys.readouterr().out.splitlines()[0]
-    assert told == f"the data changed since {run.name}; running anew in {new}"
+    assert told == f"the data changed since {run.name}; running again in {new}"
     assert contents(run) == before

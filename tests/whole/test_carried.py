@@ -17,7 +17,7 @@ from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.federate.backends import Backend
 from fedskew.federate.backends.carrier import Carrier
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.runs.experiment import local_backend
 from fedskew.runs.folder import RunFolder
 from fedskew.store import load_groups

@@ -15,13 +15,13 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from fedskew import run
 from fedskew.config import make_config
+from fedskew.data.dataset import RawSamples
 from fedskew.data.federation import Federation
-from fedskew.data.raw import RawSamples
 from fedskew.data.sources import inverted
 from fedskew.errors import ConfigError, RunError
 from fedskew.federate.metrics import Row
 from fedskew.federate.predictions import load_predictions
-from fedskew.federate.recipe import find
+from fedskew.methods import find
 from fedskew.runs.experiment import Run
 
 FEDERATION = toy_federation()
@@ -166,7 +166,7 @@ def test_a_number_of_shots_alone_is_a_list_of_one() -> None:
         (
             "fed-civae",
             {"shots": [1, 32, "all"]},
-            "evaluate.shots asks for 32 samples a class, but no client has more than 31 of any.",
+            "evaluate.shots asks for 32 samples per class, but no client has more than 31 of any.",
         ),
         (
             "fed-civae",
@@ -202,27 +202,48 @@ def test_as_many_shots_as_the_richest_client_has_are_taken(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        ({"name": "fedreptile", "eta": 0.0}, "eta must be above 0, not 0.0."),
-        ({"name": "fedreptile", "first": -1.0}, "first must be above 0, not -1.0."),
-        ({"name": "fedreptile-civae", "decay": float("inf")}, "decay must be above 0, not inf."),
+        (
+            {"name": "fedreptile", "eta": 0.0},
+            "eta of method 'fedreptile' must be a number above 0, not 0.0.",
+        ),
+        (
+            {"name": "fedreptile", "first": -1.0},
+            "first of method 'fedreptile' must be a number above 0 or none, not -1.0.",
+        ),
+        (
+            {"name": "fedreptile-civae", "decay": float("inf")},
+            "decay of method 'fedreptile-civae' must be a number above 0, not inf.",
+        ),
         ({"name": "fedreptile", "base": "local"}, "base = 'local' shares nothing, so there is"),
         (
             {"name": "fedreptile", "base": "fedshibu"},
-            "base = 'fedshibu' makes several models, so there is no one target",
+            "base = 'fedshibu' makes several models, so there is no single target",
         ),
-        ({"name": "fedreptile", "weights": "x"}, "weights must be 'size' or 'uniform', not 'x'."),
+        (
+            {"name": "fedreptile", "weights": "x"},
+            "weights of method 'fedreptile' must be 'size' or 'uniform', not 'x'.",
+        ),
         (
             {"name": "fed-civae", "encoder": "all"},
-            "encoder must be 'mean', 'volunteer' or 'none', not 'all'.",
+            "encoder of method 'fed-civae' must be 'mean', 'volunteer' or 'none', not 'all'.",
         ),
         (
             {"name": "fed-civae", "decoder": True},
-            "decoder must be 'mean', 'volunteer' or 'none', not True.",
+            "decoder of method 'fed-civae' must be 'mean', 'volunteer' or 'none', not True.",
         ),
-        ({"name": "civae", "adapt_alpha": -1.0}, "adapt_alpha must not be negative, not -1.0."),
-        ({"name": "civae", "alpha": -1.0}, "alpha must not be negative, not -1.0."),
+        (
+            {"name": "civae", "adapt_alpha": -1.0},
+            "adapt_alpha of method 'civae' must be a number of at least 0, not -1.0.",
+        ),
+        (
+            {"name": "civae", "alpha": -1.0},
+            "alpha of method 'civae' must be a number of at least 0, not -1.0.",
+        ),
         ({"name": "civae", "base": "fedrep"}, "base = 'fedrep' is made for classifiers"),
-        ({"name": "civae", "classifies": "x"}, "classifies must be 'sample' or 'mean', not 'x'."),
+        (
+            {"name": "civae", "classifies": "x"},
+            "classifies of method 'civae' must be 'sample' or 'mean', not 'x'.",
+        ),
     ],
 )
 def test_settings_of_these_methods_that_cannot_work(method: dict[str, Any], says: str) -> None:
@@ -247,8 +268,8 @@ def test_a_civae_is_told_which_models_have_a_classifier_of_codes(tmp_path: Path)
 def test_models_of_the_rounds_asked_for_are_adapted(
     tmp_path: Path, at: str, rounds: set[int]
 ) -> None:
-    """Nothing is learnt, so that the first round stays the selected one."""
-    train = {"rounds": 3, "lr": 1e-9}
+    """A rate that ruins the model in later rounds, so that the first stays the selected one."""
+    train = {"rounds": 3, "lr": 0.3, "lr_decay": 1e3, "lr_steps": [1]}
     done = go(
         tmp_path, "fedavg", train=train, shots=[1], fine_tune_epochs=1, fine_tune_lr=0.5,
         fine_tune_at=at,

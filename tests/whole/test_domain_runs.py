@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from fedskew.api import compare, run
 from fedskew.cli import main
-from fedskew.comparisons.comparison import compare
 from fedskew.comparisons.crossing import known_aggregators, known_objectives, pairs
 from fedskew.config import make_config
 from fedskew.data.federation import Federation
 from fedskew.errors import ConfigError
 from fedskew.parts.invariance import Irm, Vrex
-from fedskew.runs.experiment import Run, make_federation, run
+from fedskew.runs.experiment import Run, make_federation
 from fedskew.views.terminal import run_summary
 
 OBJECTIVES = ("erm", "irm", "vrex", "mldg", "ib-erm", "ib-irm", "mmd", "coral", "groupdro",
@@ -132,22 +132,27 @@ def test_vrex_of_clients_with_one_environment_is_fedavg(tmp_path: Path) -> None:
         ({"method": "irm", "train": {"batch_size": 15}}, "train.batch_size must be even, not 15"),
         (
             {"method": {"name": "sand-mask", "tau": 1.0}},
-            "tau must be below 1, not 1.0: environments agree to 1 at most, so nothing would ever "
-            "be learned.",
+            "tau of method 'sand-mask' must be a number of at least 0 and below 1, not 1.0.",
         ),
         ({"method": {"name": "irm", "base": "vae"}}, "base = 'vae' has an objective of its own"),
         ({"method": {"name": "irm", "base": "central"}}, "base = 'central' pools everybody's data"),
         ({"method": {"name": "irm", "base": "fedagv"}}, "did you mean 'fedavg'"),
         ({"method": {"name": "irm", "base": "vrex"}}, "base = 'vrex' has an objective of its own"),
-        ({"method": {"name": "irm", "lam": -1.0}}, "lam must not be negative"),
-        ({"method": {"name": "vrex", "anneal": -1}}, "anneal must not be negative"),
+        (
+            {"method": {"name": "irm", "lam": -1.0}},
+            "lam of method 'irm' must be a number of at least 0, not -1.0.",
+        ),
+        (
+            {"method": {"name": "vrex", "anneal": -1}},
+            "anneal of method 'vrex' must be a whole number of at least 0, not -1.",
+        ),
         (
             {"method": {"name": "irm", "base": "scaffold"}, "train": {"optimiser": "adam"}},
             "needs train.optimiser = 'sgd'",
         ),
         (
             {"method": "mldg", "model": {"name": "cnn-bn"}, "federation": {"image": {"side": 16}}},
-            "this method passes each environment through the model by itself",
+            "this method passes each environment through the model separately",
         ),
         (
             {"method": "irm", "federation": {"environments": "writer"}},
@@ -181,7 +186,7 @@ def test_the_command_line_says_why_and_exits_with_2(
 
 
 def test_a_multiplier_that_stays_the_same_counts_no_steps() -> None:
-    from fedskew.federate.recipe import find
+    from fedskew.methods import find
 
     same, changing = find("irm").recipe(before=2.0, lam=2.0), find("irm").recipe()
     assert isinstance(same.objective, Irm)
@@ -199,7 +204,7 @@ def test_an_adapting_client_minimises_plain_cross_entropy(tmp_path: Path) -> Non
 
 
 def test_a_base_with_stages_is_refused() -> None:
-    from fedskew.federate.recipe import find
+    from fedskew.methods import find
 
     with pytest.raises(ConfigError, match="base = 'feddisk'"):
         find("irm").recipe(base="feddisk")

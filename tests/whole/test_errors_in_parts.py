@@ -19,12 +19,12 @@ from torch import Tensor
 import fedskew
 from fedskew.cli import main
 from fedskew.cli.progress import Live, Plain, observer
-from fedskew.engine.plan import ONE_BY_ONE
+from fedskew.engine.executor import ONE_BY_ONE
 from fedskew.errors import RunError, clients_may_fail, place_of
 from fedskew.federate.client import train_clients
 from fedskew.federate.recipe import Adapt, Phase, Recipe
 from fedskew.federate.rounds import Rounds
-from fedskew.federate.scoring import look
+from fedskew.federate.scoring import score_samples
 from fedskew.federate.tasks import ScoreTask, TrainTask
 from fedskew.parts.aggregate import Mean, ServerState, Update
 from fedskew.parts.begin import Begin, Begun, Start
@@ -292,7 +292,7 @@ def adapting(round_number: int) -> Any:
     broken = Adapt((Phase(epochs=1, corrects=(BadCorrection(),)),))
     holdings = replace(holdings, plan=replace(holdings.plan, adapts=(broken,)))
     task = ScoreTask("c1", round_number, holdings.plan.initial, "global", ("test",), 0)
-    return look(holdings, [task], {})
+    return score_samples(holdings, [task], {})
 
 
 def test_who_cannot_begin_is_dropped_for_the_round_where_clients_may_fail() -> None:

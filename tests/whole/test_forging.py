@@ -16,8 +16,8 @@ from torch import Tensor
 from fedskew import Federation, make_config, make_federation
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
-from fedskew.federate.recipe import find
 from fedskew.federate.rounds import Rounds
+from fedskew.methods import find
 from fedskew.models import seeded
 from fedskew.parts.aggregate import ServerState, Update
 from fedskew.parts.mix import BySimilarity

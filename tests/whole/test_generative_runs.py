@@ -20,7 +20,7 @@ from fedskew.data.federation import Client, Federation
 from fedskew.federate.metrics import Row
 from fedskew.federate.server import Progress
 from fedskew.parts.aggregate import ServerState
-from fedskew.parts.discrepancy import Settled
+from fedskew.parts.discrepancy import FixedWeights
 from fedskew.parts.distil import FromDecoders
 from fedskew.runs.experiment import Run, make_federation
 from fedskew.views.terminal import run_summary
@@ -258,10 +258,10 @@ def test_leaving_out_a_client_without_weight_changes_no_bit(
     alpha, _ = alpha_without_one(go(settings(latent(alpha=0.0), **given), tmp_path))
     skipped = go(settings(latent(alpha=alpha), **given), tmp_path / "skipped")
 
-    def everybody(self: Settled, clients: Sequence[str], state: ServerState) -> Sequence[str]:
+    def everybody(self: FixedWeights, clients: Sequence[str], state: ServerState) -> Sequence[str]:
         return clients
 
-    monkeypatch.setattr(Settled, "wanted", everybody)
+    monkeypatch.setattr(FixedWeights, "wanted", everybody)
     trained = go(settings(latent(alpha=alpha), **given), tmp_path / "trained")
     assert [line["participants"] for line in lines(trained, "rounds.jsonl", "main")] == [4] * 3
     assert_same_model(skipped, trained)

@@ -15,11 +15,11 @@ from helpers import run as run_toy
 from fedskew import run
 from fedskew.cli import main
 from fedskew.data.federation import Client, Federation
-from fedskew.federate.recipe import find
 from fedskew.federate.rounds import Rounds
+from fedskew.methods import find
 from fedskew.parts.report import Finished, Reported
 from fedskew.parts.similarity import Fingerprint
-from fedskew.views.figures import matrix_series
+from fedskew.views.similarity import similarity_series
 
 QUICK: dict[str, Any] = {"model": {"name": "mlp", "hidden": [8]}, "train": {"rounds": 6}}
 
@@ -27,7 +27,7 @@ QUICK: dict[str, Any] = {"model": {"name": "mlp", "hidden": [8]}, "train": {"rou
 def test_a_run_keeps_its_matrices_at_the_rounds_asked_for(tmp_path: Path) -> None:
     evaluate = {"every": 3, "matrix_rounds": [2, 6]}
     done = run({**QUICK, "method": "fedshibu", "evaluate": evaluate}, out=tmp_path)
-    series = matrix_series(done.path, "similarity")
+    series = similarity_series(done.path, "similarity")
     assert [found.round for found in series] == [2, 6]
     assert series[0].clients == tuple(f"client-{i:03d}" for i in range(10))
     for _, _, values in series:
@@ -48,7 +48,7 @@ def test_every_scored_round_records_each_rows_self_weight_and_entropy(tmp_path: 
     assert {row.metric for row in rows} == {"self_weight", "row_entropy"}
     assert {row.round for row in rows} == {3, 6}
     assert len(rows) == 2 * 2 * 10
-    matrix = matrix_series(done.path, "similarity")[-1]
+    matrix = similarity_series(done.path, "similarity")[-1]
     sharpened = matrix.values ** done.config.method.knobs["sharpen"]
     expected = dict(zip(matrix.clients, 1 / sharpened.sum(axis=1), strict=True))
     for row in rows:
@@ -163,24 +163,68 @@ def test_clients_with_nothing_to_compare_keep_to_themselves(debiased: bool, kern
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (["method.samples=1", "method.mode=probe"], "samples must be at least 2"),
+        (
+            ["method.samples=1", "method.mode=probe"],
+            "samples of method 'fedshibu' must be a whole number of at least 2, not 1.",
+        ),
         (["method.mode=probe", "method.probe=public"], "set federation.public, which is 0"),
-        (["method.mode=nearest"], "mode must be one of"),
-        (["method.kernel=cosine"], "kernel must be one of"),
-        (["method.cap=0"], "cap must be above 0"),
-        (["method.sharpen=-1"], "sharpen must not be negative"),
-        (["method.self_weight=2"], "self_weight must be from 0 to 1"),
-        (["method.neighbours=0"], "neighbours must be at least 1"),
-        (["method.fine_tune=tail"], "fine_tune must be 'all', 'head' or 'body'"),
-        (["method=grouped", "method.groups=pairs"], "groups must be 'found' or lists"),
+        (
+            ["method.mode=nearest"],
+            "mode of method 'fedshibu' must be 'probe', 'feature' or 'own', not 'nearest'.",
+        ),
+        (
+            ["method.kernel=cosine"],
+            "kernel of method 'fedshibu' must be 'linear' or 'rbf', not 'cosine'.",
+        ),
+        (
+            ["method.cap=0"],
+            "cap of method 'fedshibu' must be a number above 0 and of at most 1, not 0.",
+        ),
+        (
+            ["method.sharpen=-1"],
+            "sharpen of method 'fedshibu' must be a number of at least 0, not -1.",
+        ),
+        (
+            ["method.self_weight=2"],
+            "self_weight of method 'fedshibu' must be a number from 0 to 1 or none, not 2.",
+        ),
+        (
+            ["method.neighbours=0"],
+            "neighbours of method 'fedshibu' must be a whole number of at least 1 or none, not 0.",
+        ),
+        (
+            ["method.fine_tune=tail"],
+            "fine_tune of method 'fedshibu' must be 'all', 'head' or 'body', not 'tail'.",
+        ),
+        (
+            ["method=grouped", "method.groups=pairs"],
+            "groups of method 'grouped' must be 'found' or a list of lists, not 'pairs'.",
+        ),
         (["method=grouped", "method.groups=[[0, 1]]"], "is in no group"),
         (["method=grouped", 'method.groups=[["nobody"]]'], "there is no client 'nobody'"),
-        (["method=self-mix", "method.self_weight=guess"], "self_weight must be from 0 to 1 or"),
-        (["method.sharpen=much"], "'sharpen' of method 'fedshibu' must be a number, not 'much'"),
-        (["method.samples=2.5"], "must be a whole number, not 2.5"),
-        (["method.neighbours=few"], "must be a whole number or none, not 'few'"),
+        (
+            ["method=self-mix", "method.self_weight=guess"],
+            "self_weight of method 'self-mix' must be a number from 0 to 1 or "
+            "'measured', not 'guess'.",
+        ),
+        (
+            ["method.sharpen=much"],
+            "sharpen of method 'fedshibu' must be a number of at least 0, not 'much'.",
+        ),
+        (
+            ["method.samples=2.5"],
+            "samples of method 'fedshibu' must be a whole number of at least 2, not 2.5.",
+        ),
+        (
+            ["method.neighbours=few"],
+            "neighbours of method 'fedshibu' must be a whole number of at least 1 "
+            "or none, not 'few'.",
+        ),
         (["method.debiased=1"], "must be true or false, not 1"),
-        (["method=fedprox", "method.mu=abc"], "'mu' of method 'fedprox' must be a number"),
+        (
+            ["method=fedprox", "method.mu=abc"],
+            "mu of method 'fedprox' must be a number of at least 0, not 'abc'.",
+        ),
         (["model=logistic"], "no parameters to train in its body"),
     ],
 )

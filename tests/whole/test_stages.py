@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from fedskew.api import run
 from fedskew.errors import RunError
-from fedskew.runs.experiment import Run, run
+from fedskew.runs.experiment import Run
 from fedskew.store import load_groups
 
 PARTS = '''

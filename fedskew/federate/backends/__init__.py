@@ -1,4 +1,4 @@
-"""Who carries asks to clients: this process, or real sites."""
+"""Backends, which carry asks to clients: in this process, or on real sites."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Backend(Protocol):
 
     roster: Roster
     pools: bool
-    """Whether all data are in one place, so that they can be looked at together."""
+    """Whether all data are in one place, so that they can be used together."""
 
     def begin(self, plan: Plan, made_up: Tensor | None = None) -> None:
-        """Go over to a stage; ``made_up`` are samples the server invented to train on itself."""
+        """Start a stage; ``made_up`` are samples the server made up to train on itself."""
         ...
 
     def exchange(self, asks: Sequence[Ask]) -> list[Answer]: ...
 
     def together(self, task: TogetherTask) -> list[Measured]:
-        """What can only be measured where all data are in one place (see ``pools``)."""
+        """What can only be measured if all data are in one place (see ``pools``)."""
         ...

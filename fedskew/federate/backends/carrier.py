@@ -1,4 +1,4 @@
-"""A backend in this process that talks to its clients in bytes, as a network would."""
+"""A backend in this process that exchanges bytes with its clients, as a network would."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fedskew.federate.tasks import Answer, Ask, TogetherTask
 
 
 def handle(clients: Backend, message: bytes) -> bytes:
-    """All that happens where the data are: bytes in, bytes out."""
+    """The side where the data are: bytes in, bytes out."""
     return encode_answers(clients.exchange(decode_asks(message)))
 
 
 class Carrier:
     """Encodes every ask and every answer and decodes it on the other side.
 
-    Nothing but bytes passes between the server and the ``clients``, whose data stay apart: what
-    takes all of them in one place is refused.
+    Only bytes pass between the server and the ``clients``, whose data stay apart: what needs all
+    data in one place is refused.
     """
 
     pools = False
@@ -44,7 +44,7 @@ class Carrier:
         return decode_answers(self.carry(encode_asks(asks)))
 
     def carry(self, message: bytes) -> bytes:
-        """Take a message to the clients and bring back theirs."""
+        """Send a message to the clients and return their reply."""
         return handle(self._clients, message)
 
     def together(self, task: TogetherTask) -> list[Measured]:

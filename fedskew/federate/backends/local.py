@@ -1,4 +1,4 @@
-"""All clients in this process: asks are trained as cohorts, private state is in memory or packs."""
+"""All clients in this process: they train as cohorts; private state is in memory or packs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from fedskew.data.federation import Federation
 from fedskew.federate.client import Outcome, describe_clients, train_clients
 from fedskew.federate.holdings import Holdings, roster_of
 from fedskew.federate.metrics import Measured
+from fedskew.federate.own_models import save_own_model
 from fedskew.federate.plan import Plan
 from fedskew.federate.predictions import PREDICTIONS, Predictions
 from fedskew.federate.private import PrivateStates, States
-from fedskew.federate.scoring import look, personal_model, scored
+from fedskew.federate.scoring import personal_model, score_samples, scored
 from fedskew.federate.tasks import Answer, Ask, FindTask, SaveTask, Scored, ScoreTask, TogetherTask
 from fedskew.federate.together import measured_together
 from fedskew.parts.finding import Holder
-from fedskew.store import make_folder, save_arrays, save_tensors
+from fedskew.store import save_arrays
 from fedskew.types import Groups
 
 
 class LocalBackend:
-    """Runs asks on the engine, one position of all asks after the other.
+    """Runs asks on the engine: the first task of all asks, then the second, and so on.
 
-    ``folder`` is where clients' private states are kept, ``results`` where they leave what stays
-    with them at the end: their own models, and what models said of every sample.
+    ``folder`` is where clients' private states are kept, ``results`` where the files go that stay
+    with the clients: their own models, and the models' answers for every sample.
     """
 
     pools = True
@@ -75,16 +76,17 @@ class LocalBackend:
         return measured_together(self.holdings, task, self._states.of(task.since))
 
     def _scored(self, asks: Sequence[Ask], private: States) -> dict[str, list[Scored]]:
-        """The first models of all clients, then the second: those alike are scored together."""
+        """The first models of all clients, then the second: equal models are scored together."""
         found: dict[str, list[Scored]] = {ask.client: [] for ask in asks}
         predictions = Predictions()
         for place in range(max((len(ask.scores) for ask in asks), default=0)):
             tasks = [ask.scores[place] for ask in asks if place < len(ask.scores)]
-            for task, looked in zip(tasks, look(self.holdings, tasks, private), strict=True):
-                found[task.client].append(scored(self.holdings, looked))
+            results = score_samples(self.holdings, tasks, private)
+            for task, result in zip(tasks, results, strict=True):
+                found[task.client].append(scored(self.holdings, result))
                 if task.samples:
                     adapt = None if task.adapt is None else self.holdings.plan.adapts[task.adapt]
-                    predictions.add(self._on(task), adapt, looked)
+                    predictions.add(self._on(task), adapt, result)
         if self._results is not None:
             predictions.save(self._results / PREDICTIONS)
         return found
@@ -103,14 +105,14 @@ class LocalBackend:
     def _remembered(
         self, asks: Sequence[Ask], outcomes: Mapping[str, Outcome], private: States
     ) -> dict[str, str]:
-        """Write what clients keep, and tell under which label their newest state stands."""
+        """Write what clients keep, and return the label of each client's newest state."""
         labels = {ask.client: ask.since for ask in asks}
         written: dict[str, States] = {}
         for ask in asks:
             outcome = outcomes.get(ask.client)
             if outcome is None or outcome.error is not None:
                 continue
-            # What a stage hands over is all that the next one begins with.
+            # The next stage begins with nothing but what this one hands over.
             before = private[ask.client] if ask.train is not None else {}
             if outcome.keeps:
                 written.setdefault(ask.until, {})[ask.client] = {**before, **outcome.keeps}
@@ -143,5 +145,5 @@ class LocalBackend:
     def _save(self, task: SaveTask, own: Groups) -> None:
         if self._results is not None:
             model = personal_model(self.holdings, task.client, task.sent, own, task.broadcast)
-            folder = make_folder(self._results / "models" / task.name / "personal")
-            save_tensors(folder / f"{task.client}.safetensors", model)
+            clients = [member.name for member in self.roster.seen]
+            save_own_model(self._results / "models" / task.name, clients, task.client, model)

@@ -1,7 +1,7 @@
 """Asks and answers as bytes: a length, a JSON head, and all tensors as one safetensors body.
 
-A model that is sent to many, or scored and trained from, travels once. There is no pickle: reports
-and adaptations go by their place in the plan, and what the head says becomes plain values.
+A model that is sent to many clients, or scored and trained from, is sent once. There is no pickle:
+reports and adaptations are given by their position in the plan, and the head holds plain values.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def decode_answers(message: bytes) -> list[Answer]:
 
 
 class _Outgoing:
-    """Collects models and tensors, each of them once, and tells their places."""
+    """Collects models and tensors, each of them once, and numbers them."""
 
     def __init__(self) -> None:
         self._models: dict[int, tuple[int, Tensors]] = {}
         self._tensors: dict[int, tuple[int, Tensor]] = {}
 
     def model(self, tensors: Tensors) -> int:
-        # What was seen is held, so that no other object can take its id.
+        # Keep a reference, so that no other object can get the same id.
         return self._models.setdefault(id(tensors), (len(self._models), tensors))[0]
 
     def groups(self, groups: Groups) -> dict[str, int]:
@@ -82,7 +82,7 @@ class _Outgoing:
 
 
 class _Incoming:
-    """A message taken apart: what was one model for many is one object again."""
+    """A decoded message: a model that was sent once for many clients is one object again."""
 
     def __init__(self, message: bytes) -> None:
         (length,) = struct.unpack_from("<I", message)

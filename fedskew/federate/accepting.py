@@ -1,0 +1,109 @@
+"""Which answers can be used: what is broken, or not what was asked for, never meets a rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from fedskew.engine.workers import in_workers
+from fedskew.errors import RunError, RunStopped
+from fedskew.federate.plan import Plan
+from fedskew.federate.tasks import Answer, not_finite
+from fedskew.parts.aggregate import ServerState, Update
+
+AT_ONCE = 1 << 17
+FAR_ABOVE = 100.0
+"""An update so many times as long as the median is named when a run stops."""
+
+
+def accept(answers: Sequence[Answer], plan: Plan) -> tuple[list[Update], dict[str, str]]:
+    """Separate the updates that can be used from those that cannot, with the reason."""
+    updates: list[Update] = []
+    failures: dict[str, str] = {}
+    for answer in answers:
+        reason = answer.error or _fault(answer, plan)
+        if reason is None and answer.update is not None:
+            updates.append(answer.update)
+        else:
+            failures[answer.client] = reason or "no answer"
+    return updates, failures
+
+
+def _fault(answer: Answer, plan: Plan) -> str | None:
+    update = answer.update
+    if update is None:
+        return "no answer"
+    if update.client != answer.client:
+        return f"it answers for {update.client!r}"
+    if update.size < 0 or update.steps < 0:
+        return f"it claims {update.size} samples and {update.steps} steps"
+    if update.tensors.keys() != plan.shared:
+        return "the update has other entries than the shared model"
+    for name, tensor in update.tensors.items():
+        if tensor.shape != plan.initial[name].shape:
+            return f"{name} has shape {tuple(tensor.shape)}"
+        if tensor.dtype != plan.initial[name].dtype:
+            return f"{name} is of type {str(tensor.dtype).removeprefix('torch.')}"
+    wrong = not_finite(update.tensors, *update.reports.values())
+    return f"{wrong} is not finite" if wrong else None
+
+
+def update_norms(updates: Sequence[Update], state: ServerState) -> dict[str, float]:
+    """By client, the length of y - x: how far its parameters went from those it was sent."""
+
+    def norm(update: Update) -> float:
+        sent = state.sent_to(update.client)
+        pairs = [
+            (tensor.reshape(-1), sent[name].reshape(-1))
+            for name, tensor in update.tensors.items()
+            if tensor.is_floating_point() and name not in state.buffers
+        ]
+        return math.hypot(*(_distance(one, other) for one, other in _portions(pairs)))
+
+    small = sum(t.numel() for update in updates[:1] for t in update.tensors.values()) <= AT_ONCE
+    return dict(zip([u.client for u in updates], in_workers(norm, updates, small), strict=True))
+
+
+def _portions(pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """All values, some at a time: what stays in the cache costs a tenth of whole copies."""
+    few = [pair for pair in pairs if len(pair[0]) <= AT_ONCE]
+    if few:
+        yield torch.cat([one for one, _ in few]), torch.cat([other for _, other in few])
+    for one, other in pairs:
+        if len(one) > AT_ONCE:
+            yield from zip(torch.split(one, AT_ONCE), torch.split(other, AT_ONCE), strict=True)
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    # In double precision no square overflows.
+    return float(torch.linalg.vector_norm(one - other, dtype=torch.float64))
+
+
+def nobody_left(
+    plan: Plan, number: int, failures: dict[str, str], norms_before: dict[str, float]
+) -> RunError:
+    """Why a run cannot go on: in this round there is no update that can be used.
+
+    In a first round that is a wrong set-up. Later the rounds before it stand, and repeating the
+    command goes on from them.
+    """
+    client, reason = next(iter(failures.items()))
+    if number == 1:
+        return RunError(f"every client failed in the first round; {client!r}: {reason}.")
+    hint = ""
+    if norms_before:
+        longest = max(norms_before, key=lambda name: norms_before[name])
+        usual = median(norms_before.values())
+        if norms_before[longest] > FAR_ABOVE * usual:
+            hint = (
+                f" in round {number - 1} {longest!r} sent an update {norms_before[longest]:.3g} "
+                f"long, the median being {usual:.3g};"
+            )
+    return RunStopped(
+        f"every client failed in round {number} of stage {plan.stage!r} ({client!r}: {reason});"
+        f"{hint} the rounds before it are kept, and repeating the command goes on from there."
+    )

@@ -1,0 +1,1 @@
+"""Everything users pick by name: entries, their knobs, users' own functions, installed plug-ins."""

@@ -1,0 +1,1 @@
+"""What files and users may bring along: code with consent only, plain values, harmless names."""
