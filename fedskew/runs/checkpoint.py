@@ -165,7 +165,7 @@ class Checkpoint:
                 "hashes": {name: log.sha256 for name, log in self.logs.items() if log.sha256},
             }
         self._write(progress.stage, entries, logs, matrices)
-        self._sweep()
+        self.sweep()
 
     def before_out_of_turn(self, stage: str, log: str, rounds: int) -> int | None:
         """Take back the score of a last round that is not the last of so many any more.
@@ -234,8 +234,8 @@ class Checkpoint:
         """A file's path in the run folder; one that is only named stands in ``checkpoint/``."""
         return (self.folder / file).relative_to(self.run).as_posix()
 
-    def _sweep(self) -> None:
-        """Remove states no checkpoint refers to any more."""
+    def sweep(self) -> None:
+        """Remove states that no complete round refers to."""
         needed = _needed(self._book["stages"])
         for file in self.folder.iterdir():
             if file.name not in needed:

@@ -142,7 +142,8 @@ class RunFolder:
             log.check(self.checkpoint.logs.get(name, Extent()))
 
     def _roll_back(self) -> None:
-        """Wipe what an interrupted round wrote after the last complete one."""
+        """Wipe what an interrupted round wrote, and what the last complete one had yet to."""
+        self.checkpoint.sweep()
         for name, log in self._logs.items():
             log.cut(self.checkpoint.logs.get(name, Extent()).length)
         if hashes := self.checkpoint.hashes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
+import fedskew
 from fedskew.federate.rounds import Choice, Score
 from fedskew.federate.server import Progress
 from fedskew.parts.aggregate import ServerState
@@ -40,3 +42,30 @@ def test_a_score_out_of_turn_is_taken_back_with_its_loss_and_clients(tmp_path: P
     assert checkpoint.before_out_of_turn("main", "metrics.jsonl", rounds=6) == 3
     assert checkpoint.progress("main", "last").selected == TIED
     assert checkpoint.progress("main", "selected").round == 2
+
+
+def test_states_are_swept_where_the_last_round_was_killed_before_it_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {
+        "federation": {"samples": 300, "clients": 4},
+        "method": "fedrep",
+        "model": {"name": "mlp", "hidden": [8]},
+        "train": {"rounds": 3, "batch_size": 16, "clients_per_round": 2},
+    }
+    sweep, commits = Checkpoint.sweep, [0]
+
+    def killed(checkpoint: Checkpoint) -> None:
+        commits[0] += not checkpoint.is_empty
+        if commits[0] == 3:
+            raise KeyboardInterrupt
+        sweep(checkpoint)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "sweep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fedskew.run(settings, out=tmp_path / "killed", draw=False)
+    ended = fedskew.run(settings, out=tmp_path / "killed", draw=False)
+    whole = fedskew.run(settings, out=tmp_path / "whole", draw=False)
+    states = [sorted(p.name for p in (run.path / "checkpoint").iterdir()) for run in (ended, whole)]
+    assert states[0] == states[1]
