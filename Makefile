@@ -13,7 +13,7 @@ test: .stamps/dev  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 6 --dist loadfile
 
 fuzz: .stamps/dev  ## the long forms of tests/fuzz: malformed input, 200 kills, flipped bits
 	FEDSKEW_FUZZ=long OMP_NUM_THREADS=1 $(BIN)/pytest -s tests/fuzz

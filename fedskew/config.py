@@ -125,7 +125,8 @@ class FederationSection(Section):
     held_out_environment: Annotated[int, Field(ge=0, strict=True)] | Literal["last"] | None = Field(
         None,
         description="an environment nobody trains on: its number, or 'last'; models are scored on "
-        "what clients have of it, so that rounds can be chosen by rule 'environment'",
+        "what clients have of it, so that rounds can be chosen by rule 'environment' (scaling by "
+        "normalise = 'standard' counts it, since skews make environments after it)",
     )
     features: dict[str, Any] | None = Field(
         None, description="fewer or scaled features: {top = 144, scale = 'client' or 'feature'}"

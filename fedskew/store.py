@@ -11,6 +11,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from fedskew.trust.consent import code_named_in, found_in_file
 from fedskew.types import Groups, Tensors
 
 SEPARATOR = "\x1f"
+LARGE = 1 << 20
+"""From so many bytes on, hashing takes longer than starting a thread for it."""
 SEALED, SEAL = "sealed", "sha256"
 """A sealed file says how it is sealed and holds the hash of the rest: damage that hides the one
 entry leaves the other."""
@@ -42,6 +45,17 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise disk_error(path, error) from error
+
+
+def write_hashed(path: Path, content: bytes) -> str:
+    """Write a file and return its SHA-256, which is computed while the disk is busy."""
+    if len(content) < LARGE:
+        write_atomically(path, content)
+        return hashlib.sha256(content).hexdigest()
+    with ThreadPoolExecutor(1) as beside:
+        hashed = beside.submit(hashlib.sha256, content)
+        write_atomically(path, content)
+        return hashed.result().hexdigest()
 
 
 def sweep(folder: Path, pattern: str = "**/") -> None:
@@ -165,10 +179,11 @@ def damaged(path: Path, what: str) -> RunError:
     return RunError(f"{path} {what}: restore it, or delete the run folder to run anew.")
 
 
-def save_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+def save_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> str:
+    """Write tensors and return the file's SHA-256."""
     # Views into a stack of clients share memory, which the format refuses: make each its own.
     own = {name: _own(tensor) for name, tensor in tensors.items()}
-    write_atomically(path, save(own, metadata=metadata))
+    return write_hashed(path, save(own, metadata=metadata))
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -223,10 +238,10 @@ def _no(name: str, wanted: Tensors) -> str:
     return f"{name!r}, which it lacks" if name in wanted else f"no {name!r}"
 
 
-def save_groups(path: Path, groups: Groups) -> None:
-    """Named groups of tensors in one file; empty groups leave no trace."""
+def save_groups(path: Path, groups: Groups) -> str:
+    """Write named groups of tensors, of which empty ones leave no trace; returns the SHA-256."""
     flat = {f"{g}{SEPARATOR}{n}": t for g, tensors in groups.items() for n, t in tensors.items()}
-    save_tensors(path, flat)
+    return save_tensors(path, flat)
 
 
 def load_groups(path: Path) -> Groups:

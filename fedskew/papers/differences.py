@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedskew.comparisons.statistics import Interval, interval, mean, p_value
@@ -13,8 +13,10 @@ from fedskew.papers.numbers import span
 from fedskew.papers.pairs import filled, is_pattern
 from fedskew.papers.scores import STRUCTURAL, ScoreName, in_points
 
-Results = Mapping[tuple[str, str, int], Measured]
-"""Finished runs by setting, arm and seed."""
+Key = tuple[str, str, int]
+"""Setting, arm and seed."""
+Results = Mapping[Key, Measured]
+"""Finished runs."""
 BySeed = dict[int, float]
 
 
@@ -79,21 +81,25 @@ class ControlDifference(ArmDifference):
     explains: float = math.nan
 
 
-def compare_arms(claim: Claim, setting: str, other: str, results: Results) -> ArmDifference:
-    """Differences between two arms, paired by seed."""
+def compare_arms(
+    claim: Claim, setting: str, other: str, results: Results, stopped: Collection[Key] = ()
+) -> ArmDifference:
+    """Differences between two arms, paired by seed; a run that stopped has diverged."""
     places = [setting] if claim.beyond is None else [setting, claim.beyond]
-    here, *there = [_gaps(claim, place, other, results) for place in places]
+    here, *there = [_gaps(claim, place, other, results, stopped) for place in places]
     found = here if not there else _less(here, there[0])
-    lost = _diverged(claim, places, [claim.better, other], results)
+    lost = _diverged(claim, places, [claim.better, other], results, stopped)
     return _compared(claim, setting, other, found, lost, results)
 
 
-def alone(claim: Claim, setting: str, results: Results) -> ArmDifference:
+def alone(
+    claim: Claim, setting: str, results: Results, stopped: Collection[Key] = ()
+) -> ArmDifference:
     """The score of one arm over the seeds, for a claim that compares nobody."""
     mine = claim.side(claim.better)
-    arms = list(filled(mine.arm, _arms(setting, results)).values())
-    found = _scores(claim, setting, arms, mine.score, results)
-    lost = _diverged(claim, [setting], [claim.better], results)
+    arms = list(filled(mine.arm, _arms(setting, [*results, *stopped])).values())
+    found = _scores(claim, setting, arms, mine.score, results, stopped)
+    lost = _diverged(claim, [setting], [claim.better], results, stopped)
     return _compared(claim, setting, "", found, lost, results)
 
 
@@ -127,22 +133,27 @@ def _compared(
     return ArmDifference(other, found, mine.score, share, diverged)
 
 
-def _arms(setting: str, results: Results) -> list[str]:
-    return list(dict.fromkeys(arm for where, arm, _ in results if where == setting))
+def _arms(setting: str, runs: Collection[Key]) -> list[str]:
+    return list(dict.fromkeys(arm for where, arm, _ in runs if where == setting))
 
 
 def _diverged(
-    claim: Claim, settings: Sequence[str], references: Sequence[str], results: Results
+    claim: Claim,
+    settings: Sequence[str],
+    references: Sequence[str],
+    results: Results,
+    stopped: Collection[Key],
 ) -> dict[str, tuple[int, int]]:
     """By arm, in how many of how many seeds it diverged; those that never did are left out."""
     found: dict[str, tuple[int, int]] = {}
     for setting in settings:
         for side in map(claim.side, references):
-            for arm in filled(side.arm, _arms(setting, results)).values():
+            for arm in filled(side.arm, _arms(setting, [*results, *stopped])).values():
                 runs = [run for (s, a, _), run in results.items() if (s, a) == (setting, arm)]
-                lost = sum(_is_lost(run, _score(claim, run, side.score)) for run in runs)
+                ended = sum((s, a) == (setting, arm) for s, a, _ in stopped)
+                lost = ended + sum(_is_lost(run, _score(claim, run, side.score)) for run in runs)
                 if lost:
-                    found[arm] = (lost, len(runs))
+                    found[arm] = (lost, ended + len(runs))
     return found
 
 
@@ -155,10 +166,12 @@ def _is_lost(run: Measured | None, score: float) -> bool:
     return run is not None and (math.isinf(score) or (math.isnan(score) and run.diverged))
 
 
-def _gaps(claim: Claim, setting: str, other: str, results: Results) -> BySeed:
+def _gaps(
+    claim: Claim, setting: str, other: str, results: Results, stopped: Collection[Key]
+) -> BySeed:
     """By seed, by how much one side is better than the other."""
     mine, theirs = claim.side(claim.better), claim.side(other)
-    ran = _arms(setting, results)
+    ran = _arms(setting, [*results, *stopped])
     here, there = filled(mine.arm, ran), filled(theirs.arm, ran)
     if is_pattern(mine.arm) and is_pattern(theirs.arm):
         # Like with like: where one side ran with more partners, only those of both count.
@@ -166,8 +179,8 @@ def _gaps(claim: Claim, setting: str, other: str, results: Results) -> BySeed:
             {star: arm for star, arm in side.items() if star in here.keys() & there.keys()}
             for side in (here, there)
         )
-    ours = _scores(claim, setting, list(here.values()), mine.score, results)
-    others = _scores(claim, setting, list(there.values()), theirs.score, results)
+    ours = _scores(claim, setting, list(here.values()), mine.score, results, stopped)
+    others = _scores(claim, setting, list(there.values()), theirs.score, results, stopped)
     falls = any(
         not measured.higher_is_better(mine.score)
         for (where, arm, _), measured in results.items()
@@ -181,7 +194,12 @@ def _less(ours: BySeed, others: BySeed) -> BySeed:
 
 
 def _scores(
-    claim: Claim, setting: str, arms: Sequence[str], score: ScoreName, results: Results
+    claim: Claim,
+    setting: str,
+    arms: Sequence[str],
+    score: ScoreName,
+    results: Results,
+    stopped: Collection[Key],
 ) -> BySeed:
     """By seed, the mean over some arms; NaN where one of them did not run with that seed.
 
@@ -192,6 +210,7 @@ def _scores(
     for seed in seeds:
         runs = [results.get((setting, arm, seed)) for arm in arms]
         values = [_score(claim, run, score) for run in runs]
-        if not any(map(_is_lost, runs, values)):
+        ended = any((setting, arm, seed) in stopped for arm in arms)
+        if not ended and not any(map(_is_lost, runs, values)):
             found[seed] = mean(values)
     return found

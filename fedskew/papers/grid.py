@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,11 @@ class Cell:
         """What observers call the run."""
         without = f" · without {self.left_out}" if self.left_out else ""
         return f"{self.setting} · {self.arm} · seed {self.seed}{without}"
+
+
+def keys_of(plan: Iterable[Cell], labels: Collection[str]) -> frozenset[tuple[str, str, int]]:
+    """Setting, arm and seed of the cells that observers call so."""
+    return frozenset((c.setting, c.arm, c.seed) for c in plan if c.label in labels)
 
 
 def cells(suite: Suite, scale_name: str, fallback: Fallback | None = None) -> list[Cell]:

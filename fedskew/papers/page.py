@@ -13,7 +13,7 @@ from fedskew.papers.clients import Data, client_table
 from fedskew.papers.effort import effort_tables
 from fedskew.papers.entries import Fallback
 from fedskew.papers.format import Suite
-from fedskew.papers.grid import Cell
+from fedskew.papers.grid import Cell, keys_of
 from fedskew.papers.machine import Provenance
 from fedskew.papers.markdown import table
 from fedskew.papers.matrix import about_rules, matrix_tables
@@ -160,6 +160,7 @@ def _shown_p(p: float) -> str:
 def _tables(facts: Reproduction) -> list[str]:
     suite, results = facts.suite, facts.results
     settings = list(dict.fromkeys(cell.setting for cell in facts.plan))
+    stopped = keys_of(facts.plan, facts.stopped)
     # The pairs of a matrix have tables of their own, where fifty of them can be seen together.
     others = {key: run for key, run in results.items() if not suite.in_matrix(key[1])}
     parts = ["## Results", *about_columns(suite, settings, others)]
@@ -180,7 +181,7 @@ def _tables(facts: Reproduction) -> list[str]:
         label = suite.setting(setting).label
         parts.append(f"### {label}")
         if listed := [arm for arm in arms if not suite.in_matrix(arm)]:
-            parts.append(results_table(suite, setting, listed, others))
+            parts.append(results_table(suite, setting, listed, others, stopped))
         parts += matrix_tables(suite, setting, results)
         parts += [
             f"The same to the last digit, whatever the seed: {', '.join(same)}."

@@ -18,7 +18,7 @@ from fedskew.papers.figure import draw, draw_series
 from fedskew.papers.folds import fold_cells
 from fedskew.papers.format import Suite, find_suite, load_suite, suites
 from fedskew.papers.generative_figures import draw_divergence, draw_portraits, draw_samples
-from fedskew.papers.grid import Cell, cells, missing_datasets
+from fedskew.papers.grid import Cell, cells, keys_of, missing_datasets
 from fedskew.papers.machine import Provenance, provenance
 from fedskew.papers.matrix import draw_maps
 from fedskew.papers.measure import MADE_WITH, Measured
@@ -107,7 +107,9 @@ class _PageWriter:
         suite, plan = self.suite, self.plan
         results = with_rivals(suite, _measured(suite, done, folds))
         why_not = suite.scale(self.scale).unjudged
-        verdicts = tuple(judge(c, results, why_not.get(c.name, "")) for c in suite.claims)
+        verdicts = tuple(
+            judge(c, results, why_not.get(c.name, ""), keys_of(plan, stopped)) for c in suite.claims
+        )
         title = f"{suite.name}-{self.scale}"
         pictures = self.folder / "figures" / title
         figures = draw(suite, plan, results, pictures)

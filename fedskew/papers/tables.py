@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fedskew.comparisons.statistics import interval
 from fedskew.papers.format import Suite
@@ -12,7 +12,7 @@ from fedskew.papers.measure import Measured
 from fedskew.papers.numbers import cell
 from fedskew.papers.printed import source, stand_apart
 from fedskew.papers.scores import WEIGHTS, At, Headline, ScoreName, meaning
-from fedskew.papers.verdict import Results
+from fedskew.papers.verdict import Key, Results
 
 Column = tuple[str, ScoreName, At]
 """Its head, the score it shows, and of which round."""
@@ -119,7 +119,13 @@ def about_columns(suite: Suite, settings: Sequence[str], results: Results) -> li
     ]
 
 
-def results_table(suite: Suite, setting: str, arms: Sequence[str], results: Results) -> str:
+def results_table(
+    suite: Suite,
+    setting: str,
+    arms: Sequence[str],
+    results: Results,
+    stopped: Collection[Key] = (),
+) -> str:
     columns = _columns(suite, setting, results)
     heads = ["arm", "role", *(head for head, _, _ in columns), "sent (MB)"]
     beside = bool(suite.numbers) and not stand_apart(suite)
@@ -128,7 +134,8 @@ def results_table(suite: Suite, setting: str, arms: Sequence[str], results: Resu
     for arm in arms:
         runs = [m for (s, a, _), m in results.items() if (s, a) == (setting, arm)]
         row = [suite.arm(arm).label, suite.arm(arm).role]
-        row += [_score(runs, score, at) for _, score, at in columns]
+        ended = sum((s, a) == (setting, arm) for s, a, _ in stopped)
+        row += [_score(runs, score, at, ended) for _, score, at in columns]
         row.append(f"{interval([m.megabytes for m in runs]).mean:.1f}")
         if beside:
             mine = [n for n in suite.numbers if (n.setting, n.arm) == (setting, arm)]
@@ -155,9 +162,10 @@ def _asked(suite: Suite) -> list[Column]:
     return [(score, score, "last") for score in suite.columns]
 
 
-def _score(runs: Sequence[Measured], score: ScoreName, at: At) -> str:
+def _score(runs: Sequence[Measured], score: ScoreName, at: At, stopped: int) -> str:
+    """The mean over seeds; those that diverged, or stopped, are counted beside it."""
     values = [measured.score(score, at) for measured in runs]
     kept = [v for m, v in zip(runs, values, strict=True) if math.isfinite(v) or not m.diverged]
-    lost = len(values) - len(kept)
+    lost = stopped + len(values) - len(kept)
     text = cell(interval(kept), score, bool(runs) and runs[0].is_share)
-    return f"{text} (diverged in {lost} of {len(values)} seeds)" if lost else text
+    return f"{text} (diverged in {lost} of {stopped + len(values)} seeds)" if lost else text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,6 +12,7 @@ from fedskew.papers.claims import Claim
 from fedskew.papers.differences import (
     ArmDifference,
     ControlDifference,
+    Key,
     Results,
     alone,
     compare_arms,
@@ -22,6 +23,7 @@ from fedskew.papers.numbers import amount
 from fedskew.papers.scores import CURVES, WHOLE_RUN, ScoreName, meaning, which_round
 
 __all__ = [
+    "Key",
     "Outcome",
     "Results",
     "SettingVerdict",
@@ -109,19 +111,24 @@ def compared(suite: Suite, claim: Claim, points: bool = False) -> str:
     return f"{what}{when}{less}{bar}{floor}.{control} {claim.why}".rstrip()
 
 
-def judge(claim: Claim, results: Results, unjudged: str = "") -> Verdict:
-    """A verdict on a claim from the runs there are; ``unjudged`` is why there can be none."""
+def judge(
+    claim: Claim, results: Results, unjudged: str = "", stopped: Collection[Key] = ()
+) -> Verdict:
+    """A verdict on a claim from the runs there are; ``unjudged`` is why there can be none.
+
+    Runs that ``stopped`` because no client could go on count as diverged.
+    """
     if unjudged:
         return Verdict(claim, (), unjudged)
     bar = -claim.margin if claim.kind == "no-worse" else claim.margin
     against = {
-        setting: [alone(claim, setting, results)]
+        setting: [alone(claim, setting, results, stopped)]
         if claim.kind == "above"
-        else [compare_arms(claim, setting, other, results) for other in claim.than]
+        else [compare_arms(claim, setting, other, results, stopped) for other in claim.than]
         for setting in claim.on
     }
     controls = {
-        setting: [compare_arms(claim, setting, other, results) for other in claim.control]
+        setting: [compare_arms(claim, setting, other, results, stopped) for other in claim.control]
         for setting in claim.on
     }
     tested = _corrected(against, bar)
@@ -129,7 +136,7 @@ def judge(claim: Claim, results: Results, unjudged: str = "") -> Verdict:
     return Verdict(
         claim,
         tuple(
-            _finding(claim, setting, tested[setting], held[setting], bar, results)
+            _finding(claim, setting, tested[setting], held[setting], bar, results, stopped)
             for setting in claim.on
         ),
     )
@@ -172,10 +179,11 @@ def _finding(
     controls: Sequence[ControlDifference],
     bar: float,
     results: Results,
+    stopped: Collection[Key],
 ) -> SettingVerdict:
     outcome, reason = decide(against, controls, bar)
     if claim.floor is not None and outcome != "not run":
-        own = alone(claim, setting, results)
+        own = alone(claim, setting, results, stopped)
         if not own.difference.mean >= claim.floor:
             outcome = "undecided"
             least = amount(claim.floor, own.in_points)

@@ -45,6 +45,8 @@ class Checkpoint:
         self._read: dict[str, Any] | None = None
         self._known: set[str] = set()
         """Files that this process has hashed."""
+        self._written: dict[str, str] = {}
+        """The hashes of states it wrote, by name, until they count."""
 
     @property
     def _book(self) -> dict[str, Any]:
@@ -134,7 +136,7 @@ class Checkpoint:
         groups: Groups = {"shared": state.shared}
         groups.update({f"memory/{name}": group for name, group in state.memory.items()})
         groups.update({f"personal/{name}": group for name, group in state.personal.items()})
-        save_groups(self.folder / file, groups)
+        self._written[self._name(file)] = save_groups(self.folder / file, groups)
         return {
             "stage": progress.stage,
             "round": progress.round,
@@ -214,9 +216,12 @@ class Checkpoint:
         hashes = {name: sha256 for name, sha256 in known.items() if name.startswith(MATRICES)}
         hashes |= {self._name(path): sha256_of(path) for path in matrices}
         for file in _needed(stages):
-            # States never change once they are written: each is read once to be hashed.
+            # States never change once they are written: each is hashed once.
             name = self._name(file)
-            hashes[name] = known.get(name) or sha256_of(self.folder / file)
+            hashes[name] = (
+                known.get(name) or self._written.get(name) or sha256_of(self.folder / file)
+            )
+        self._written.clear()
         hashes |= {name: log.sha256 for name, log in logs.items() if log.sha256 is not None}
         lengths = {name: log.length for name, log in logs.items()}
         if made_on is None:

@@ -28,13 +28,19 @@ except KeyboardInterrupt:
 """
 
 
+def heed_ctrl_c() -> None:
+    """Undo what a shell does to its background jobs: they are started deaf to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_stops_a_run_with_a_sentence(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(
-        [*RUN, "--out", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+        [*RUN, "--out", str(tmp_path)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c,
+    )  # fmt: skip
     while not list(tmp_path.glob("*/checkpoint.json")) and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(number)
@@ -51,7 +57,7 @@ def test_a_second_signal_ends_a_process_at_once_without_a_traceback(
 ) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW_TO_STOP],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "working\n"

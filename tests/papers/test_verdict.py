@@ -85,6 +85,23 @@ def test_a_seed_without_partner_is_left_out() -> None:
     assert finding.against[0].difference.n == 2
 
 
+def test_a_run_that_stopped_has_diverged() -> None:
+    runs = results(new=[0.21, 0.70, 0.39], old=[0.10, 0.60, 0.30])
+    stopped = ("a", "new", 1)
+    rest = {key: run for key, run in runs.items() if key != stopped}
+    [finding] = judge(claim(), rest, stopped=[stopped]).findings
+    assert finding.against[0].diverged == {"new": (1, 3)}
+    assert finding.against[0].difference.n == 2
+    assert finding.outcome == "undecided"
+    assert "new diverged in 1 of 3 seeds" in finding.reason
+
+
+def test_arms_whose_runs_all_stopped_have_diverged() -> None:
+    runs = results(old=[0.10, 0.60, 0.30])
+    stopped = [("a", "new", seed) for seed in range(3)]
+    assert judge(claim(), runs, stopped=stopped).text == "diverged (new diverged in 3 of 3 seeds)"
+
+
 def test_fewer_rounds_speak_for_the_claim() -> None:
     runs = results("rounds", new=[5, 6, 5], old=[9, 11, 9])
     verdict = judge(claim(score="rounds", target=0.8), runs)
