@@ -1,6 +1,7 @@
 """``python -m benchmarks.hashing``: what hashing files and looking at updates cost a run.
 
-Three runs on digits, one with 1,000 clients that keep private state, two with a model of 45 MB, with the time spent in the functions that hash, seal and measure; no figures.
+Three runs on digits, one with 1,000 clients that keep private state, two with a model of 45 MB,
+with the time spent in the functions that hash, seal and measure; no figures.
 """
 
 from __future__ import annotations
