@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test fuzz bench bench-similarity bench-ratios bench-selection format clean
+.PHONY: demo test fuzz bench bench-sites bench-similarity bench-ratios bench-selection bench-ray format clean
 
 demo: .stamps/core  ## compare a few methods on label-skewed digits
 	$(BIN)/fedskew compare fedavg fedprox scaffold ditto --config digits --seeds 3 --out results/demo
@@ -29,6 +29,12 @@ bench-ratios: .stamps/dev  ## how near density-ratio estimators come to a known 
 
 bench-selection: .stamps/dev  ## what it changes how ties between rounds are broken
 	$(BIN)/python benchmarks/selection_ties.py
+
+bench-ray: .stamps/dev  ## seconds a round on a Ray cluster on this machine, and of runs side by side
+	$(BIN)/python -m benchmarks.ray_rounds
+
+bench-sites: .stamps/dev  ## what a round on real sites costs: seconds by phase, CPU, bytes
+	$(BIN)/python -m benchmarks.sites --out results/sites
 
 format: .stamps/dev
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -20,7 +20,7 @@ from fedskew import run
 from fedskew.comparisons.runner import FederationCache
 from fedskew.errors import FedskewError
 from fedskew.papers.machine import provenance
-from fedskew.papers.measure import MADE_WITH
+from fedskew.papers.reading import MADE_WITH
 from fedskew.runs.folder import RunFolder
 from fedskew.store import make_folder, write_atomically, write_json
 

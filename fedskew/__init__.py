@@ -2,7 +2,7 @@
 
 >>> import fedskew
 >>> sorted(fedskew.__all__)[:3]
-['Adapt', 'Aggregator', 'Begin']
+['Adapt', 'Aggregator', 'Augmentation']
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedskew.api import compare, run
     from fedskew.config import Config, load_config, make_config
+    from fedskew.data.bridges.federation import federation_from
     from fedskew.data.federation import Client, Federation
     from fedskew.deploy.adapt import adapt
     from fedskew.deploy.generate import generate
     from fedskew.deploy.predict import predict
+    from fedskew.diagnosis.carry_out import diagnose
     from fedskew.errors import ConfigError, DataError, FedskewError, RunError
     from fedskew.federate.recipe import Adapt, Phase, Recipe
     from fedskew.methods.registry import Card, ReducesTo, method
     from fedskew.parts.aggregate import Aggregator, Weighting
+    from fedskew.parts.augment import Augmentation
     from fedskew.parts.begin import Begin, Begun
     from fedskew.parts.correct import Correction
     from fedskew.parts.finding import Finding
+    from fedskew.parts.losses import Loss
     from fedskew.parts.objective import Erm, Objective
+    from fedskew.parts.packing import Packing
     from fedskew.parts.report import Report, Reported
     from fedskew.parts.select import but, only
     from fedskew.parts.step import Step
+    from fedskew.problem import Problem
     from fedskew.registry.knobs import Knob
     from fedskew.runs.experiment import Run, load_run, make_federation
     from fedskew.views.comparison import Comparison
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Adapt",
     "Aggregator",
+    "Augmentation",
     "Begin",
     "Begun",
     "Card",
@@ -50,8 +57,11 @@ __all__ = [
     "FedskewError",
     "Finding",
     "Knob",
+    "Loss",
     "Objective",
+    "Packing",
     "Phase",
+    "Problem",
     "Recipe",
     "ReducesTo",
     "Report",
@@ -63,6 +73,8 @@ __all__ = [
     "adapt",
     "but",
     "compare",
+    "diagnose",
+    "federation_from",
     "generate",
     "load_config",
     "load_run",
@@ -79,6 +91,7 @@ __version__ = version("fedskew")
 _HOME = {
     "Adapt": "fedskew.federate.recipe",
     "Aggregator": "fedskew.parts.aggregate",
+    "Augmentation": "fedskew.parts.augment",
     "Begin": "fedskew.parts.begin",
     "Begun": "fedskew.parts.begin",
     "Card": "fedskew.methods.registry",
@@ -93,8 +106,11 @@ _HOME = {
     "FedskewError": "fedskew.errors",
     "Finding": "fedskew.parts.finding",
     "Knob": "fedskew.registry.knobs",
+    "Loss": "fedskew.parts.losses",
     "Objective": "fedskew.parts.objective",
+    "Packing": "fedskew.parts.packing",
     "Phase": "fedskew.federate.recipe",
+    "Problem": "fedskew.problem",
     "Recipe": "fedskew.federate.recipe",
     "ReducesTo": "fedskew.methods.registry",
     "Report": "fedskew.parts.report",
@@ -106,6 +122,8 @@ _HOME = {
     "adapt": "fedskew.deploy.adapt",
     "but": "fedskew.parts.select",
     "compare": "fedskew.api",
+    "diagnose": "fedskew.diagnosis.carry_out",
+    "federation_from": "fedskew.data.bridges.federation",
     "generate": "fedskew.deploy.generate",
     "load_config": "fedskew.config",
     "load_run": "fedskew.runs.experiment",

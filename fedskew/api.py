@@ -8,10 +8,18 @@ from typing import Any
 
 from fedskew.comparisons.comparison import run_comparison
 from fedskew.comparisons.crossing import Given
+from fedskew.comparisons.hands import hands
 from fedskew.comparisons.runner import Observer, Runner
 from fedskew.comparisons.selection import Count
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Federation
+from fedskew.data.fingerprint import fingerprint
+from fedskew.data.scaling import scaled_targets
+from fedskew.data.telling import told_of
+from fedskew.errors import ConfigError
+from fedskew.federate.holdings import roster_of
+from fedskew.models.given import chosen
+from fedskew.models.registry import MODELS
 from fedskew.runs.experiment import (
     MakeBackend,
     Run,
@@ -20,7 +28,9 @@ from fedskew.runs.experiment import (
     carry_out,
     local_backend,
     make_federation,
+    on_data,
 )
+from fedskew.runs.given import on_given
 from fedskew.runs.identity import identify, resolve
 from fedskew.trust.consent import typed
 from fedskew.views.comparison import Comparison, tabulate, write
@@ -34,6 +44,7 @@ def run(
     data_dir: str | Path | None = None,
     watch: Watch | None = None,
     federation: Federation | None = None,
+    model: Any = None,
     draw: bool = True,
     tell: Tell | None = None,
     backend: MakeBackend = local_backend,
@@ -41,10 +52,13 @@ def run(
     """Run one experiment, or finish it, or return it if it is finished already.
 
     A run is known by what decided its numbers: settings, your own code, and data (see
-    :mod:`fedskew.runs.identity`). ``tell`` is called with a sentence when a run starts again
-    because code or data changed; without it that is a Python warning. ``draw=False`` leaves figures
-    out, for programs that make hundreds of runs. ``backend`` makes the object that carries tasks
-    to clients.
+    :mod:`fedskew.runs.identity`). ``federation`` is one of :func:`fedskew.federation_from`, or any
+    other, in place of the one the config describes; targets that are numbers are scaled, unless its
+    problem has units: then they are already. ``model`` replaces the config's: a name, a factory, or
+    a ``torch.nn.Module``, whose weights are where training starts. ``tell`` is called with a
+    sentence when a run starts again because code or data changed; without it that is a Python
+    warning. ``draw=False`` leaves figures out, for programs that make hundreds of runs. ``backend``
+    makes the object that carries tasks to clients.
 
     >>> import tempfile
     >>> settings = {"train": {"rounds": 2}, "model": {"name": "logistic"}}
@@ -52,11 +66,16 @@ def run(
     >>> done.result["rounds"], sorted(done.result["bytes"])
     (2, ['down', 'up'])
     """
-    config = resolve(config if isinstance(config, Config) else make_config(config))
+    config = _on(config, federation, model)
+    config = resolve(config)
     directory = None if data_dir is None else Path(data_dir)
-    data = federation or make_federation(config, directory)
-    identity = identify(config, data)
-    done = carry_out(identity, lambda: data, Path(out), watch, tell=tell, backend=backend)
+    data = make_federation(config, directory) if federation is None else scaled_targets(federation)
+    if tell is not None:
+        for sentence in told_of(data, config.federation):
+            tell(sentence)
+    identity = identify(config, lambda: roster_of(data), fingerprint(data))
+    made = on_data(config, lambda: data, backend)
+    done = carry_out(identity, made, Path(out), watch, tell=tell)
     if draw:
         draw_run(done, lambda: data)
     return done
@@ -73,8 +92,12 @@ def compare(
     out: str | Path = "results",
     data_dir: str | Path | None = None,
     references: bool = True,
+    federation: Federation | None = None,
+    model: Any = None,
     watch: Observer | None = None,
     tell: Tell | None = None,
+    jobs: int = 1,
+    workers: str | None = None,
 ) -> Comparison:
     """Run methods on the same federations and rank them.
 
@@ -88,6 +111,13 @@ def compare(
     scores out of domain: one table for each rule of model selection. One rule needs further runs
     that each leave one client out: ``leave_out`` of them for each pair and seed, or "all".
 
+    ``jobs`` runs are carried out at the same time, each by a process of its own. With ``workers``
+    clients or, if there are several jobs, whole runs are dealt to the cores of a Ray cluster:
+    "ray", or "ray:" and its address. No number changes.
+
+    With ``federation`` and ``model`` (see :func:`fedskew.run`) all runs are on that federation,
+    whose split no seed changes, and train that model.
+
     >>> import tempfile
     >>> quick = {"model": "logistic", "train": {"rounds": 2}}
     >>> table = compare(["fedavg"], quick, out=tempfile.mkdtemp())
@@ -96,22 +126,45 @@ def compare(
     """
     methods, objectives, aggregators = map(_kept, (methods, objectives, aggregators))
     typed(methods, objectives, aggregators)
-    base = config if isinstance(config, Config) else make_config(config or {})
+    base = _on(config or {}, federation, model)
+    if (jobs > 1 or workers) and MODELS.find(base.model.name).handed_over:
+        raise ConfigError(
+            f"model {base.model.name!r} is an object of this process, but jobs and workers are "
+            "others: write a factory into a file and name it 'module:factory'."
+        )
     directory = None if data_dir is None else Path(data_dir)
-    runner = Runner(Path(out) / "runs", directory, watch, tell, draw_run)
-    compared = run_comparison(
-        runner,
-        base,
-        methods,
-        objectives=objectives,
-        aggregators=aggregators,
-        leave_out=leave_out,
-        seeds=seeds,
-        references=references,
-    )
+    with hands(workers, jobs, tell) as (backend, crew):
+        given = None if federation is None else scaled_targets(federation)
+        runner = Runner(Path(out) / "runs", directory, watch, tell, draw_run, backend, crew, given)
+        compared = run_comparison(
+            runner,
+            base,
+            methods,
+            objectives=objectives,
+            aggregators=aggregators,
+            leave_out=leave_out,
+            seeds=seeds,
+            references=references,
+        )
     comparison = tabulate(Path(out), compared)
     write(comparison, compared.runs)
     return comparison
+
+
+def _on(config: Config | Mapping[str, Any], federation: Federation | None, model: Any) -> Config:
+    """The config with what was handed over beside it in place of its own."""
+    made = config if isinstance(config, Config) else make_config(config)
+    if federation is not None:
+        if not isinstance(federation, Federation):
+            raise ConfigError(
+                f"federation must be a fedskew Federation, not {type(federation).__name__}: make "
+                "one of your data with fedskew.federation_from."
+            )
+        made = on_given(made, federation)
+    if model is not None:
+        named = make_config({"model": chosen(model)}).model
+        made = made.model_copy(update={"model": named})
+    return made
 
 
 def _kept(given: Iterable[Given] | str) -> list[Given]:

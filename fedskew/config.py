@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -33,6 +33,13 @@ BatchSize = Annotated[int, Field(ge=1, le=2**31)]
 Rate = Annotated[float, Field(gt=0)]
 Shots = Annotated[int, Field(ge=0, strict=True)] | Literal["all"]
 ClassNumber = Annotated[int, Field(strict=True)]
+ColumnKind = Literal["number", "category", "hash", "boolean", "date", "text", "client", "ignore"]
+ADDED: dict[str, dict[str, Any]] = {
+    "federation": {"task": "auto", "positive": None, "label": None, "columns": None},
+    "train": {"loss": {"name": "squared"}, "augment": []},
+    "evaluate": {"metric": None},
+}
+"""By section, settings that runs had names without, with their defaults."""
 ALTERNATIVE = re.compile(r"(int|float|str)$|\w+[\[(-]")
 """What pydantic adds to the path of a setting that may be of several types."""
 WHOLE_BATCH = 2**31
@@ -49,12 +56,25 @@ def _all(value: Any) -> Any:
     return None if value == "all" else value
 
 
+def _switched(value: Any) -> Any:
+    """``secure = true`` stands for a section with its defaults, false for none."""
+    return {True: {}, False: None}[value] if type(value) is bool else value
+
+
 def _whole(value: Any) -> Any:
     return WHOLE_BATCH if value == "all" else value
 
 
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
 def _several(value: Any) -> Any:
     return value if isinstance(value, list) else ["all" if value is None else value]
+
+
+SWITCH = BeforeValidator(_switched)
+S = TypeVar("S", bound="Section")
 
 
 class Section(BaseModel):
@@ -65,8 +85,9 @@ class Section(BaseModel):
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Python takes true for 1; a user who wrote it meant something else."""
         items = value if isinstance(value, list | tuple) else [value]
-        wanted = cls.model_fields[str(info.field_name)].annotation
-        if wanted is not bool and any(type(item) is bool for item in items):
+        field = cls.model_fields[str(info.field_name)]
+        switch = field.annotation is bool or SWITCH in field.metadata
+        if not switch and any(type(item) is bool for item in items):
             raise ValueError("must not be true or false")
         return value
 
@@ -90,6 +111,22 @@ class FederationSection(Section):
 
     dataset: str = Field("digits", description="a dataset's name, a path, or module:function")
     options: dict[str, Any] = Field({}, description="knobs of the dataset")
+    label: str | list[str] | None = Field(
+        None,
+        description="column of the labels in your own tables, or several of 0 and 1 each; none: "
+        "the one named 'label'",
+    )
+    columns: dict[str, ColumnKind] | None = Field(
+        None,
+        description="what columns of your own tables are, where it is not as it looks: "
+        "{id = 'ignore', ward = 'category'}; 'client' says whose a row is",
+    )
+    task: Literal["auto", "classification", "binary", "multi-label", "regression"] = Field(
+        "auto", description="what is learned of a sample; 'auto': as the labels look"
+    )
+    positive: str | None = Field(
+        None, description="of two classes, the one that is looked for; none: the last"
+    )
     classes: list[ClassNumber | list[ClassNumber]] | None = Field(
         None,
         description="keep only these classes, renumbered in this order; a list among them makes "
@@ -98,7 +135,12 @@ class FederationSection(Section):
     image: dict[str, Annotated[int, Field(strict=True)]] | None = Field(
         None, description="images of another size or other channels: {side = 32, channels = 3}"
     )
-    normalise: Literal["standard", "unit", "signed"] = "standard"
+    normalise: Literal["standard", "unit", "signed", "client"] = Field(
+        "standard",
+        description="the scale of samples: 'standard' (mean 0 and deviation 1 over training rows), "
+        "'unit' (images in 0..1; features as stored), 'signed' (images in -1..1) or 'client' (as "
+        "'standard', each client by itself, as for scanners that differ)",
+    )
     partition: Choice = Named(name="dirichlet", alpha=0.3)
     clients: Annotated[Positive | None, BeforeValidator(_all)] = Field(
         10, description="how many clients; 'all': the partition decides (every owner, every class)"
@@ -150,6 +192,16 @@ class TrainSection(Section):
         None, description="how many clients take part in a round; 'all' by default"
     )
     min_clients: Positive = Field(1, description="fewest usable updates for a new model")
+    loss: Choice = Field(
+        Named(name="squared"),
+        description="what errors of a target that is a number cost: 'squared', 'absolute', 'huber' "
+        "or {name = 'pinball', quantile = 0.9}; classes and labels have their cross-entropy",
+    )
+    augment: Annotated[list[Choice], BeforeValidator(_listed)] = Field(
+        [],
+        description="how images are changed while clients train, in this order: [{name = 'crop', "
+        "pad = 4}, 'flip']; none: as they are",
+    )
     patience: Positive | None = Field(
         None,
         description="stop after this many scored rounds below the best validation score",
@@ -159,6 +211,13 @@ class TrainSection(Section):
 class EvaluateSection(Section):
     """What is scored, and whether models are fine-tuned before the final scores."""
 
+    metric: str | None = Field(
+        None,
+        description="what rounds are selected and methods ranked by: 'accuracy', "
+        "'balanced_accuracy', 'macro_f1', 'auroc', 'auprc', 'log_loss', 'brier', 'ece', 'rmse', "
+        "'mae', 'r2', 'pinball@0.9', 'loss' and more (docs/how-to/metrics.md); none: as the method "
+        "and what is learned suggest",
+    )
     every: Positive = 1
     fine_tune_epochs: Annotated[int, Field(ge=0)] = Field(
         0, description="epochs of fine-tuning before the final scores; 0: as the method says"
@@ -194,6 +253,18 @@ class EvaluateSection(Section):
     )
 
 
+class SecureSection(Section):
+    """How the updates of real sites are hidden in sums."""
+
+    threshold: Annotated[float, Field(gt=0.5, le=1)] = Field(
+        2 / 3, description="share of a round's sites that must stay to its end"
+    )
+    clip: Rate = Field(8.0, description="the most that a round may change a client's parameter")
+    bits: Annotated[int, Field(ge=8, le=30)] = Field(
+        24, description="of a client's number in the sum: 24 leave room for 255 clients in a round"
+    )
+
+
 class Config(Section):
     """The settings of a run: with code and data, what decides its numbers."""
 
@@ -209,6 +280,11 @@ class Config(Section):
         "'one-by-one' in plain PyTorch for a debugger; 'auto' chooses by the model",
     )
     device: str = "cpu"
+    secure: Annotated[SecureSection | None, SWITCH] = Field(
+        None,
+        description="true: on real sites, the server sees sums of updates only "
+        "(docs/secure-aggregation.md)",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Config:
@@ -226,7 +302,15 @@ class Config(Section):
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, the defaults of every section written out."""
-        return self.model_dump(mode="json")
+        values = self.model_dump(mode="json")
+        if self.secure is None:
+            # Runs had names before there were these settings.
+            del values["secure"]
+        for section, settings in ADDED.items():
+            for name, default in settings.items():
+                if values[section][name] == default:
+                    del values[section][name]
+        return values
 
 
 def make_config(values: Mapping[str, Any]) -> Config:
@@ -251,7 +335,7 @@ def config_of(values: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise _explained(error) from None
+        raise _explained(error, Config) from None
 
 
 def load_config(path: Path, overrides: Iterable[str] = (), *, allow_code: bool = False) -> Config:
@@ -299,23 +383,32 @@ def _value(text: str) -> Any:
         return None if text == "none" else text
 
 
-def _explained(error: ValidationError) -> ConfigError:
+def checked_section(kind: type[S], values: Mapping[str, Any], origin: str) -> S:
+    """A section of another file than a config; errors begin with where they come from."""
+    check_plain(values)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{origin}: {_explained(error, kind)}") from None
+
+
+def _explained(error: ValidationError, kind: type[Section]) -> ConfigError:
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
     if first["type"] == "extra_forbidden":
-        return unknown("setting", path, _known_settings())
+        return unknown("setting", path, _known_settings(kind))
     message = str(first["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     given = "" if first["type"] == "value_error" else f" (given: {first['input']!r:.200})"
     return ConfigError(f"{path or 'config'}: {message}{given}.")
 
 
-def _known_settings() -> list[str]:
+def _known_settings(kind: type[Section]) -> list[str]:
     known = []
-    for name, field in Config.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, Section):
-            known += [f"{name}.{inner}" for inner in section.model_fields]
-        else:
+    for name, field in kind.model_fields.items():
+        types = get_args(field.annotation) or (field.annotation,)
+        sections = [each for each in types if isinstance(each, type) and issubclass(each, Section)]
+        known += [f"{name}.{inner}" for each in sections for inner in each.model_fields]
+        if not sections or SWITCH in field.metadata:
             known.append(name)
     return known

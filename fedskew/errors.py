@@ -31,6 +31,10 @@ class RunStopped(RunError):
     """A run stopped on its way, its complete rounds kept; the command line exits with code 1."""
 
 
+class TooFewSites(RunError):
+    """Fewer sites are connected than a run needs; the command line exits with code 3."""
+
+
 class Diverged(RunError):
     """A client's numbers are no longer finite; no code raised an exception."""
 
@@ -53,6 +57,11 @@ def clients_may_fail(allowed: bool = True) -> Iterator[None]:
         yield
     finally:
         _may_fail.reset(token)
+
+
+def may_clients_fail() -> bool:
+    """Whether this is inside such a block."""
+    return _may_fail.get()
 
 
 def debugging() -> bool:

@@ -25,10 +25,11 @@ from fedskew.federate.holdings import Holdings
 from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.plan import Plan, Settings
 from fedskew.federate.privacy import Course, spent
+from fedskew.federate.progress import Progress, RoundRecord
 from fedskew.federate.recipe import Recipe, Stage
 from fedskew.federate.rounds import Rounds
 from fedskew.federate.rows import broadcast_of
-from fedskew.federate.server import Progress, RoundRecord, federate
+from fedskew.federate.server import federate
 from fedskew.federate.tasks import Answer, Ask
 from fedskew.methods import METHODS, find
 from fedskew.models.civae import Civae
@@ -39,6 +40,7 @@ from fedskew.parts.agreement import PerEnvironment
 from fedskew.parts.begin import Opening
 from fedskew.parts.finding import Finding, Holder, Left
 from fedskew.parts.report import Finished
+from fedskew.problem import Problem
 from fedskew.types import Groups
 
 Tensors = dict[str, Tensor]
@@ -125,14 +127,26 @@ def toy_made(features: int = 6) -> GaussianMade:
         return GaussianMade((features,), (8,), shuffled=False, mask_seed=1, components=2)
 
 
-def model_for(recipe: Recipe, kind: str = "mlp") -> nn.Module:
+def toy_task(kind: str, sizes: Sequence[int] = RAGGED) -> Federation:
+    """The toy federation with a number to learn, in units of its own, or with three labels."""
+    federation = toy_federation(sizes)
+    teacher = torch.from_numpy(np.random.default_rng(5).normal(size=(6, 3))).to(torch.float32)
+    said = federation.x @ teacher
+    if kind == "multi-label":
+        return federation.with_data(y=(said > 0.5).float(), problem=Problem("multi-label"))
+    y = (said[:, 0] - said[:, 0].mean()) / said[:, 0].std()
+    problem = Problem("regression", units=(150.0, 40.0))
+    return federation.with_data(y=y, class_names=(), problem=problem)
+
+
+def model_for(recipe: Recipe, kind: str = "mlp", outputs: int = 3) -> nn.Module:
     """A toy model with the parts the recipe's objective calls."""
     needs = recipe.objective.needs
     if needs == MADE:
         return toy_made()
     if "classifier" in needs:
         return toy_civae(kind)
-    return toy_vae(kind) if "decoder" in needs else toy_model(kind)
+    return toy_vae(kind) if "decoder" in needs else toy_model(kind, classes=outputs)
 
 
 def copied(tensors: Mapping[str, Tensor]) -> Tensors:
@@ -149,7 +163,8 @@ def make_holdings(
     executor: str = "vectorised",
 ) -> Holdings:
     """Holdings with the toy federation and model, where no others are given."""
-    module = module or model_for(recipe)
+    federation = federation or toy_federation()
+    module = module or model_for(recipe, outputs=federation.outputs)
     if recipe.extends is not None:
         module = recipe.extends(module)
     plan = Plan(
@@ -159,8 +174,9 @@ def make_holdings(
         settings=settings or Settings(Optimiser("sgd", 0.1), epochs=2, batch_size=8),
         execution=Execution(executor, chunk, "the test says so"),
         seed=seed,
+        problem=federation.problem,
     )
-    return Holdings(plan, federation or toy_federation())
+    return Holdings(plan, federation)
 
 
 def opening(parameters: Tensors, *clients: str) -> Opening:
@@ -320,11 +336,14 @@ def method_holdings(
     recipe = find(name).recipe(**(knobs or {}))
     if kind == "batch-norm" and isinstance(recipe.objective, PerEnvironment):
         pytest.skip("the method refuses BatchNorm")
-    holdings = make_holdings(recipe, module=model_for(recipe, kind), **changes)
+    federation = changes.pop("federation", None) or toy_federation()
+    module = model_for(recipe, kind, federation.outputs)
+    holdings = make_holdings(recipe, federation, module, **changes)
     optimiser = replace(holdings.plan.settings.optimiser, lr=0.0)
     for number, phase in enumerate(holdings.plan.recipe.trains):
         environments = holdings.federation.environments
-        key = (name, kind, repr(knobs), optimiser, number, environments)
+        learned = (federation.problem.kind, federation.outputs)
+        key = (name, kind, repr(knobs), optimiser, number, environments, learned)
         step = holdings.training(phase, 1.0).step
         if isinstance(step, TracedStep):
             step._graphs = _graphs.setdefault(key, {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedskew.config import Config
 from fedskew.federate.metrics import Row
-from fedskew.federate.server import Progress, RoundRecord
+from fedskew.federate.progress import Progress, RoundRecord
 from fedskew.runs.experiment import Run
 
 

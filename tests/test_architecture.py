@@ -18,11 +18,13 @@ import pytest
 import fedskew
 from fedskew.methods import METHODS
 from fedskew.parts.aggregate import Aggregator, Weighting
+from fedskew.parts.augment import Augmentation
 from fedskew.parts.begin import Begin
 from fedskew.parts.correct import Correction
 from fedskew.parts.distil import Invention
 from fedskew.parts.finding import Finding
 from fedskew.parts.objective import Objective
+from fedskew.parts.packing import Packing
 from fedskew.parts.report import Report
 from fedskew.parts.step import Step
 
@@ -33,11 +35,15 @@ MODULES = sorted(
     for path in ROOT.rglob("*.py")
     if path.relative_to(ROOT).parts[0] not in INSIDE
 )
-PARTS = (Aggregator, Begin, Correction, Finding, Invention, Objective, Report, Step, Weighting)
-FIELDS = {"objective", "aggregates", "begins", "steps", "reports", "corrects", "invents"}
+PARTS = (
+    Aggregator, Augmentation, Begin, Correction, Finding, Invention, Objective, Packing, Report,
+    Step, Weighting,
+)  # fmt: skip
+FIELDS = {"objective", "aggregates", "begins", "steps", "reports", "corrects", "invents", "packs"}
 """Fields of recipes and phases that hold parts."""
 BASES = {
-    "aggregate", "begin", "correct", "distil", "finding", "objective", "report", "select", "step",
+    "aggregate", "augment", "begin", "correct", "distil", "finding", "losses", "measures",
+    "metrics", "objective", "packing", "report", "scores", "select", "step",
 }  # fmt: skip
 """Modules of parts that hold what every method is made of, not what some are."""
 
@@ -48,18 +54,23 @@ OTHER_MEANINGS = {
     ("models/made.py", "made"): "the name of a model",
     ("runs/finish.py", "central"): ON,
     ("runs/checkpoint.py", "private"): STATE,
+    ("views/images.py", "compressed"): "pictures sent through a VAE",
     ("views/standings.py", "central"): ON,
     ("views/terminal.py", "central"): ON,
     ("comparisons/selection.py", "central"): ON,
     ("federate/rows.py", "central"): ON,
     ("trust/names.py", "central"): ON,
+    ("sites/trial.py", "central"): ON,
+    ("federate/backends/ray.py", "local"): "Ray's word for a cluster on this machine",
     ("papers/figure.py", "central"): "a score of a suite",
     ("papers/measure.py", "central"): ON,
+    ("papers/reading.py", "central"): ON,
     ("papers/scores.py", "central"): "a score of a suite",
     ("papers/tables.py", "central"): "a score of a suite",
 }
 DECODERS = "draws from decoders, of whatever method"
 IMPORTS = {
+    ("diagnosis/privacy.py", "accounting"): "asks the accountant for an epsilon, of no method",
     ("federate/privacy.py", "accounting"): "counts what any method tells of a client",
     ("deploy/generate.py", "generative"): DECODERS,
     ("views/encodings.py", "generative"): "measures codes of encoders, of whatever method",

@@ -50,3 +50,13 @@ def test_every_relative_link_leads_somewhere(document: str) -> None:
     assert links
     for link in links:
         assert (ROOT / document).parent.joinpath(link).exists(), link
+
+
+def test_examples_of_bridges_are_short() -> None:
+    text = (ROOT / "docs" / "how-to" / "python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    examples = [block for block in blocks if not block.startswith("# ")]
+    assert len(examples) == 6
+    for example in examples:
+        assert "federation_from" in example
+        assert len([line for line in example.splitlines() if line.strip()]) <= 15, example

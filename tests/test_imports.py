@@ -11,7 +11,7 @@ import fedskew
 
 ROOT = Path(fedskew.__file__).parent
 LAYERS = (
-    ("errors", "types", "trust", "store", "config", "rng", "canvas"),
+    ("errors", "types", "trust", "store", "config", "rng", "canvas", "problem"),
     ("registry",),
     ("data", "models", "engine"),
     ("parts",),
@@ -19,8 +19,10 @@ LAYERS = (
     ("methods",),
     ("runs",),
     ("comparisons",),
+    ("diagnosis",),
     ("views",),
     ("deploy",),
+    ("sites",),
     ("papers",),
     ("api",),
     ("cli",),

@@ -10,11 +10,12 @@ from importlib.metadata import version
 import fedskew
 
 PUBLIC = {
-    "Adapt", "Aggregator", "Begin", "Begun", "Card", "Client", "Comparison", "Config",
-    "ConfigError", "Correction", "DataError", "Erm", "Federation", "FedskewError", "Finding",
-    "Knob", "Objective", "Phase", "Recipe", "ReducesTo", "Report", "Reported", "Run",
-    "RunError", "Step", "Weighting", "adapt", "but", "compare", "generate", "load_config",
-    "load_run", "make_config", "make_federation", "method", "only", "predict", "run",
+    "Adapt", "Aggregator", "Augmentation", "Begin", "Begun", "Card", "Client", "Comparison",
+    "Config", "ConfigError", "Correction", "DataError", "Erm", "Federation", "FedskewError",
+    "Finding", "Knob", "Loss", "Objective", "Packing", "Phase", "Problem", "Recipe", "ReducesTo",
+    "Report", "Reported", "Run", "RunError", "Step", "Weighting", "adapt", "but", "compare",
+    "diagnose", "federation_from", "generate", "load_config", "load_run", "make_config",
+    "make_federation", "method", "only", "predict", "run",
 }  # fmt: skip
 
 

@@ -19,10 +19,11 @@ from fedskew.engine.optim import Optimiser
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.metrics import CENTRAL, Row
 from fedskew.federate.plan import Plan, Settings
+from fedskew.federate.progress import Progress, RoundRecord
 from fedskew.federate.recipe import Recipe
 from fedskew.federate.rounds import Rounds
 from fedskew.federate.rows import score_tasks
-from fedskew.federate.server import Progress, RoundRecord, federate
+from fedskew.federate.server import federate
 from fedskew.federate.tasks import Ask, ScoreTask
 from fedskew.methods import find
 from fedskew.models.made import BernoulliMade

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from benchmarks.ratio_parts.plan import ESTIMATORS, Setting
 from fedskew.comparisons.runner import FederationCache
 from fedskew.papers.machine import UNKNOWN
-from fedskew.papers.measure import MADE_WITH
+from fedskew.papers.reading import MADE_WITH
 from fedskew.runs.experiment import Run
 from fedskew.runs.findings import load_arrays
 from fedskew.runs.folder import RunFolder

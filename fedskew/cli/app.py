@@ -19,16 +19,24 @@ import typer
 import fedskew
 from fedskew.cli import deploy
 from fedskew.cli.compare import compare
+from fedskew.cli.data import data
+from fedskew.cli.diagnose import diagnose, summarise
+from fedskew.cli.export import export
 from fedskew.cli.lists import list_
 from fedskew.cli.many_values import ManyValues
+from fedskew.cli.monitor import monitor
 from fedskew.cli.reproduce import reproduce
 from fedskew.cli.run import run, show
+from fedskew.cli.server import server
 from fedskew.cli.signals import exit_code, listen
+from fedskew.cli.site import site
+from fedskew.cli.sites import sites
 from fedskew.cli.watching import Stopped
 from fedskew.errors import (
     SHOWN,
     FedskewError,
     RunStopped,
+    TooFewSites,
     clients_may_fail,
     debugging,
     is_from_own_code,
@@ -65,17 +73,25 @@ def _options(
 
 app.command()(run)
 app.command(cls=ManyValues)(compare)
+app.command()(diagnose)
+app.command()(summarise)
 app.command(name="list")(list_)
 app.command()(show)
 app.command()(reproduce)
-for command in (deploy.adapt, deploy.predict, deploy.generate, deploy.export, deploy.drift):
+for command in (deploy.adapt, deploy.predict, deploy.generate, export, deploy.drift):
     app.command()(command)
+app.command()(monitor)
+app.add_typer(data, name="data")
+app.add_typer(server, name="server")
+app.add_typer(site, name="site")
+app.command()(sites)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0 is done, 2 a user's mistake, 1 one of ours or a run that everybody failed in.
+    0 is done, 2 a user's mistake, 1 one of ours or a run that everybody failed in, 3 too few sites;
+    monitor adds 4 (something changed) and 5 (too few rows to tell).
     """
     if arguments is None:
         listen()
@@ -86,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedskewError as error:
         if debugging():
             traceback.print_exc()
-        return _say(f"error: {error}", 1 if isinstance(error, RunStopped) else 2)
+        code = 1 if isinstance(error, RunStopped) else 3 if isinstance(error, TooFewSites) else 2
+        return _say(f"error: {error}", code)
     except click.ClickException as error:
         return _say(f"error: {_sentence(error.format_message())}", error.exit_code)
     except Stopped as stopped:

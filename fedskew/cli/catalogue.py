@@ -120,7 +120,7 @@ def dataset_listed(entry: NamedDataset) -> Listed:
     """A dataset, the files it needs, and its knobs (set in federation.options)."""
     sections = {
         "files": "\n".join(entry.files) or "none: it is embedded or made up",
-        "how to get it": entry.get,
+        "how to get it": entry.how_to_get,
         "knobs": described(entry.knobs) + "\nset them in federation.options" * bool(entry.knobs),
     }
     return Listed(entry.name, entry.summary, ", ".join(entry.knobs), sections)
@@ -155,6 +155,7 @@ def suites() -> dict[str, Listed]:
             "source": suite.source,
             "question": suite.question,
             "scales": ", ".join(suite.scales),
+            **({"tables": ", ".join(suite.tables)} if suite.tables else {}),
             "claims": "\n".join(f"{claim.name}: {claim.says}" for claim in suite.claims),
         }
         listed[name] = Listed(name, suite.title, ", ".join(suite.scales), sections)
@@ -173,6 +174,7 @@ CATALOGUES = {
     "skews": from_registry("data.skew", "SKEWS", entry_listed),
     "environments": from_registry("data.environments", "ENVIRONMENTS", entry_listed),
     "models": from_registry("models", "MODELS", entry_listed),
+    "augmentations": from_registry("parts.augment", "AUGMENTATIONS", entry_listed),
     "methods": from_registry("methods", "METHODS", method_listed),
     "examples": from_names("example", examples),
     "suites": from_names("suite", suites),

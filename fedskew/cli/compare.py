@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from fedskew.cli.many_values import count
-from fedskew.cli.options import AllowCode, DataDir, Overrides, config_file
+from fedskew.cli.options import (
+    AllowCode,
+    DataDir,
+    Jobs,
+    Label,
+    Overrides,
+    Workers,
+    given_config,
+    with_label,
+)
 from fedskew.cli.watching import watching
 
 Methods = Annotated[
@@ -62,6 +71,7 @@ def compare(
     leave_out: LeaveOut = "0",
     config: BaseConfig = None,
     overrides: Overrides = None,
+    label: Label = None,
     seeds: Annotated[
         int, typer.Option(help="How many seeds; the split into clients follows the seed.")
     ] = 1,
@@ -73,6 +83,8 @@ def compare(
     no_references: Annotated[
         bool, typer.Option("--no-references", help="Leave out 'local' and 'central'.")
     ] = False,
+    jobs: Jobs = 1,
+    workers: Workers = None,
 ) -> None:
     """Run several methods on the same clients and print a leaderboard.
 
@@ -85,12 +97,12 @@ def compare(
     oracle).
     """
     from fedskew.api import compare as compare_methods
-    from fedskew.config import apply_overrides, load_config, make_config
+    from fedskew.config import apply_overrides, make_config
 
     if config is None:
-        settings = make_config(apply_overrides({}, overrides or ()))
+        settings = make_config(apply_overrides({}, with_label(overrides, label)))
     else:
-        settings = load_config(config_file(config), overrides or (), allow_code=allow_code)
+        settings = given_config(config, overrides, label, allow_code)
     with watching(settings) as watch:
         comparison = compare_methods(
             methods or (),
@@ -104,5 +116,7 @@ def compare(
             references=not no_references,
             watch=watch,
             tell=watch.tell,
+            jobs=jobs,
+            workers=workers,
         )
     typer.echo(f"\n{comparison}\n\nTables, figures and runs are in {out}.")

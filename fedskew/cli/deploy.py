@@ -1,4 +1,4 @@
-"""``fedskew adapt``, ``predict``, ``generate``, ``export`` and ``drift``: use a finished run."""
+"""``fedskew adapt``, ``predict``, ``generate`` and ``drift``: use a finished run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,22 @@ Accuracy = Annotated[
     ),
 ]
 LabelColumn = Annotated[
-    str, typer.Option(help="The column of labels in a CSV or Parquet file.", metavar="COLUMN")
+    str | None,
+    typer.Option(
+        help="The column of labels in a CSV or Parquet file, if it is not called as in the run's.",
+        metavar="COLUMN",
+        show_default=False,
+    ),
+]
+IdColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        help="A column (or an array of an npz) that names the samples: carried along, never a "
+        "feature.",
+        metavar="COLUMN",
+        show_default=False,
+    ),
 ]
 AdaptedParts = Annotated[
     list[str] | None,
@@ -50,8 +65,8 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="Folder of datasets, if the run's data are needed; FEDSKEW_DATA and ./data are "
-        "searched too.",
+        help="Folder of datasets, if the run's data are needed; FEDSKEW_DATA, ./data and the "
+        "cache are searched too.",
         show_default=False,
     ),
 ]
@@ -83,7 +98,7 @@ def adapt(
         int | None, typer.Option(help="Seed of the shots and batches, if not the run's.")
     ] = None,
     accuracy: Accuracy = 0.95,
-    label: LabelColumn = "label",
+    label: LabelColumn = None,
     data_dir: DataDir = None,
     allow_code: AllowCode = False,
 ) -> None:
@@ -134,22 +149,30 @@ def predict(
     ] = None,
     accuracy: Accuracy = 0.95,
     out: Annotated[
-        Path | None, typer.Option(help="A CSV file for all answers.", metavar="FILE")
+        Path | None, typer.Option(help="A CSV or Parquet file for all answers.", metavar="FILE")
     ] = None,
-    label: LabelColumn = "label",
+    label: LabelColumn = None,
+    id_column: IdColumn = None,
+    proba: Annotated[
+        bool, typer.Option("--proba", help="Also the probability of every class.")
+    ] = False,
     data_dir: DataDir = None,
     allow_code: AllowCode = False,
 ) -> None:
     """Label samples, each with its probability, and say which labels to ask for instead.
 
-    MODEL: the folder of a finished run, or one written by adapt.
+    MODEL: the folder of a finished run, or one written by adapt or export.
 
     SAMPLES: an npz (x), a CSV or Parquet file, or a folder of images, as stored.
 
-    If the samples have labels, it also says how often the answers are right.
+    Columns are found by name; others are carried along. If the samples have labels, it also says
+    how often the answers are right. Rows that hold what no training row held are marked.
     """
     from fedskew.deploy.predict import predict as predict_labels
+    from fedskew.deploy.prediction import check_out
 
+    if out is not None:
+        check_out(out)
     found = predict_labels(
         model,
         samples,
@@ -157,6 +180,8 @@ def predict(
         threshold=threshold,
         accuracy=accuracy,
         label=label,
+        id_column=id_column,
+        proba=proba,
         data_dir=data_dir,
         allow_code=allow_code,
     )
@@ -171,8 +196,14 @@ def generate(
     out: OutFolder,
     client: ClientName = None,
     threshold: Annotated[
-        float, typer.Option(help="Drop samples whose label is less probable.", metavar="T")
-    ] = 0.9,
+        float | None,
+        typer.Option(
+            help="Drop samples whose label is less probable; by default what the model reaches on "
+            "half of the run's validation samples, or 0.9.",
+            metavar="T",
+            show_default=False,
+        ),
+    ] = None,
     balanced: Annotated[
         bool,
         typer.Option("--balanced/--as-drawn", help="The same number of every class, or as drawn."),
@@ -212,39 +243,6 @@ def generate(
         allow_code=allow_code,
     )
     typer.echo(f"{made}\n\nSamples and report are in {out}.")
-
-
-def export(
-    run: FinishedRun,
-    out: OutFolder,
-    client: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="This client's own model if the run has one, tested on its data alone.",
-            show_default=False,
-        ),
-    ] = None,
-    int8: Annotated[
-        bool, typer.Option("--int8/--no-int8", help="Also write a file with 8-bit weights.")
-    ] = True,
-    prune: Annotated[
-        float | None,
-        typer.Option(
-            help="Also write a file with this share of the weights, the smallest, set to zero.",
-            metavar="SHARE",
-        ),
-    ] = None,
-    data_dir: DataDir = None,
-    allow_code: AllowCode = False,
-) -> None:
-    """Write a run's model as small files for devices, and print the size and accuracy of each."""
-    from fedskew.deploy.export import export as export_model
-
-    report = export_model(
-        run, out, client=client, int8=int8, prune=prune, data_dir=data_dir, allow_code=allow_code
-    )
-    typer.echo(str(report))
 
 
 def drift(

@@ -14,7 +14,7 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="datasets, partitions, skews, models, methods, examples or suites.",
+            help="datasets, partitions, skews, models, augmentations, methods, examples or suites.",
             metavar="KIND",
         ),
     ],

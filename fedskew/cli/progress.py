@@ -20,12 +20,13 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 from fedskew.errors import debugging
+from fedskew.parts.scores import ranks_among
 from fedskew.views.terminal import StagePlan, clock, stage_plans
 
 if TYPE_CHECKING:
     from fedskew.config import Config
     from fedskew.federate.metrics import Row
-    from fedskew.federate.server import Progress, RoundRecord
+    from fedskew.federate.progress import Progress, RoundRecord
     from fedskew.runs.experiment import Run
 
 MOST_LINES = 20
@@ -48,16 +49,19 @@ class RoundScores:
 
 def round_scores(rows: Sequence[Row], plan: StagePlan) -> RoundScores | None:
     """Mean and worst seen client on validation data, or on test data if there are none."""
-    rows = [
-        r for r in rows if r.on == "seen" and r.metric == plan.metric and math.isfinite(r.value)
-    ]
+    rows = [r for r in rows if r.on == "seen" and math.isfinite(r.value)]
+    known = {r.metric for r in rows if r.split in ("validation", "test")}
+    if not known:
+        return None
+    metric, rises = (plan.metric, plan.higher_is_better) if plan.metric else ranks_among(known)
+    rows = [r for r in rows if r.metric == metric]
     if not rows:
         return None
     model = "personal" if any(r.model == "personal" for r in rows) else "global"
     split = "validation" if any(r.split == "validation" for r in rows) else "test"
     values = [r.value for r in rows if r.model == model and r.split == split]
-    worst = min(values) if plan.higher_is_better else max(values)
-    return RoundScores(split, plan.metric, sum(values) / len(values), worst)
+    worst = min(values) if rises else max(values)
+    return RoundScores(split, metric, sum(values) / len(values), worst)
 
 
 class TerminalObserver:
@@ -69,6 +73,7 @@ class TerminalObserver:
         self.latest: RoundScores | None = None
         self.round: tuple[str, int] | None = None
         self.started = time.monotonic()
+        self.many: dict[str, tuple[str, int] | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -96,12 +101,18 @@ class TerminalObserver:
     def end(self, run: Run, repeated: bool) -> None:
         """A run is finished, or was already."""
 
+    def under_way(self, rounds: Mapping[str, tuple[str, int] | None]) -> None:
+        """Runs are carried out at the same time: by name, the last complete round of each."""
+        self.many = dict(rounds)
+
     def tell(self, sentence: str) -> None:
         """Something a user should know, like why a run starts again."""
         raise NotImplementedError
 
     def stopped(self) -> str:
         """What to tell a user who pressed Ctrl-C."""
+        if self.many:
+            return f"stopped in {_where(self.many)}; repeat the command to go on"
         if not self.name:
             return "stopped before the first round; repeat the command to start again"
         if self.round is None:
@@ -134,7 +145,7 @@ class Plain(TerminalObserver):
         scores = f", {self.latest}" if self.latest else ""
         left = self._left(number, now, plan) if not progress.finished else ""
         self._print(
-            f"{stage}round {number}/{plan.rounds}: loss {record.train_loss:.4f}{scores}, "
+            f"{stage}round {number}/{plan.rounds}: {_loss(record, 4)}{scores}, "
             f"{clock(now - self.started)} elapsed{left}"
         )
 
@@ -200,7 +211,7 @@ class Live(TerminalObserver):
             self.stage = progress.stage
             self._next_bar(plan, done=number - 1)
         assert self.current is not None
-        note = f"loss {record.train_loss:.3f}"
+        note = _loss(record, 3)
         if self.latest:
             note += f", mean {self.latest.mean:.3f}, worst {self.latest.worst:.3f}"
         self.bars.update(self.current, completed=number, note=note)
@@ -211,6 +222,17 @@ class Live(TerminalObserver):
             self.bars.console.print(mark, markup=False, highlight=False)
         if self.overall is not None:
             self.bars.update(self.overall, completed=self.position)
+
+    def under_way(self, rounds: Mapping[str, tuple[str, int] | None]) -> None:
+        super().under_way(rounds)
+        if self.current is not None:
+            # The bar of a run that has ended; those under way share the line of all runs.
+            self.bars.remove_task(self.current)
+            self.current = None
+        if self.overall is None and rounds:
+            self.overall = self.bars.add_task("all runs", total=None, note="")
+        if self.overall is not None:
+            self.bars.update(self.overall, note=_where(rounds) if rounds else "")
 
     def tell(self, sentence: str) -> None:
         self.bars.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
@@ -227,6 +249,16 @@ class Live(TerminalObserver):
         self.current = self.bars.add_task(
             f"{self.name}{stage}", total=plan.rounds, completed=done, note=""
         )
+
+
+def _where(rounds: Mapping[str, tuple[str, int] | None]) -> str:
+    """How far some runs are.
+
+    >>> _where({"fedavg, seed 0": ("main", 3), "ditto, seed 0": None})
+    'fedavg, seed 0 (round 3) and ditto, seed 0'
+    """
+    shown = [f"{name} (round {at[1]})" if at else name for name, at in rounds.items()]
+    return " and ".join(shown[:2]) + (f" and {len(shown) - 2} more" if len(shown) > 2 else "")
 
 
 def observer(console: Console, config: Config | None = None) -> TerminalObserver:
@@ -247,3 +279,10 @@ def _outcome(run: Run, repeated: bool) -> str:
     if found:
         scores = str(RoundScores("test", wanted["metric"], found[0]["mean"], found[0]["worst"]))
     return f"{scores}, " + ("finished before" if repeated else f"{result['seconds']:.1f} s")
+
+
+def _loss(record: RoundRecord, digits: int) -> str:
+    """Clients whose updates are summed out of sight tell no losses."""
+    if math.isnan(record.train_loss):
+        return "loss unknown"
+    return f"loss {record.train_loss:.{digits}f}"

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from fedskew.cli.options import AllowCode, DataDir, Overrides, config_file
+from fedskew.cli.options import (
+    AllowCode,
+    DataDir,
+    Deadline,
+    Label,
+    MinSites,
+    Overrides,
+    Presum,
+    Sites,
+    Wait,
+    Workers,
+    given_config,
+)
 from fedskew.cli.watching import watching
 
 
@@ -15,14 +27,22 @@ def run(
     config: Annotated[
         str,
         typer.Argument(
-            help="A TOML file, or the name of a shipped example (fedskew list examples).",
+            help="A TOML file, the name of a shipped example (fedskew list examples), or data of "
+            "your own: a folder with a file per client, or one file.",
             metavar="CONFIG",
         ),
     ],
     overrides: Overrides = None,
+    label: Label = None,
     out: Annotated[Path, typer.Option(help="Folder of run folders.", metavar="DIR")] = Path("runs"),
     data_dir: DataDir = None,
+    sites: Sites = None,
+    wait: Wait = 120.0,
+    deadline: Deadline = 3600.0,
+    min_sites: MinSites = None,
     allow_code: AllowCode = False,
+    workers: Workers = None,
+    presum: Presum = False,
 ) -> None:
     """Run one experiment; repeat the command to resume after an interruption.
 
@@ -30,18 +50,30 @@ def run(
     asked for more rounds, it continues from those it has.
     """
     from fedskew.comparisons.runner import Runner
-    from fedskew.config import load_config
+    from fedskew.errors import ConfigError
     from fedskew.runs.identity import resolve
+    from fedskew.runs.workers import carried_by
     from fedskew.views.figures import draw_run
     from fedskew.views.terminal import run_summary
 
-    given = load_config(config_file(config), overrides or (), allow_code=allow_code)
+    given = given_config(config, overrides, label, allow_code)
+    if sites is not None:
+        if workers is not None or presum:
+            raise ConfigError("--workers are for data of this machine, not of --sites: choose one.")
+        from fedskew.sites.lab import Lab
+        from fedskew.sites.run import run_on_lab
+
+        with watching(given) as watch:
+            done = run_on_lab(
+                Lab.open(sites), given, out, watch, watch.tell, wait, deadline, min_sites
+            )
+        return typer.echo(run_summary(done))
     settings = resolve(given)
-    with watching(settings) as watch:
-        runner = Runner(out, data_dir, watch, watch.tell, draw_run)
+    with watching(settings) as watch, carried_by(workers, watch.tell, presum) as backend:
+        runner = Runner(out, data_dir, watch, watch.tell, draw_run, backend)
         runner.total = 1
         done = runner.run(settings)
-    typer.echo(run_summary(done))
+    return typer.echo(run_summary(done))
 
 
 def show(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fedskew.comparisons.at_once import Wanted
 from fedskew.comparisons.crossing import Given, Pair, label, pairs, parse_method
 from fedskew.comparisons.runner import Runner, run_name
 from fedskew.comparisons.selection import Count, folds, left_out_of
@@ -63,10 +64,11 @@ def run_comparison(
     runner.check(first.values())
     runner.total = seeds * (len(chosen) + each * len(crossed))
     runs: dict[str, list[Run]] = {name: [] for name in chosen}
-    for own in configs.values():
-        for name, config in own.items():
-            if done := runner.attempt(config):
-                runs[name].append(done)
+    wanted = [(name, Wanted(config)) for own in configs.values() for name, config in own.items()]
+    found = runner.attempt_all([each for _, each in wanted])
+    for (name, _), done in zip(wanted, found, strict=True):
+        if done:
+            runs[name].append(done)
     runs = {name: group for name, group in runs.items() if len(group) == seeds}
     if not runs:
         name, reason = next(iter(runner.stopped.items()))
@@ -124,10 +126,14 @@ def _leave_out(
         plans[seed] = {name: folds(own[name], members, most) for name in names}
     runner.total = runner.position + sum(len(p) for plan in plans.values() for p in plan.values())
     found: dict[tuple[str, int], list[Run]] = {(n, seed): [] for n in names for seed in configs}
-    for seed, plan in plans.items():
-        for same_client in zip(*plan.values(), strict=True):
-            for name, config in zip(plan, same_client, strict=True):
-                name_of_fold = f"{run_name(config)}, without {left_out_of(config)}"
-                if done := runner.attempt(config, name=name_of_fold, draw=False):
-                    found[name, seed].append(done)
+    wanted = [
+        (name, seed, Wanted(config, f"{run_name(config)}, without {left_out_of(config)}", False))
+        for seed, plan in plans.items()
+        for same_client in zip(*plan.values(), strict=True)
+        for name, config in zip(plan, same_client, strict=True)
+    ]
+    done = runner.attempt_all([each for *_, each in wanted])
+    for (name, seed, _), run in zip(wanted, done, strict=True):
+        if run:
+            found[name, seed].append(run)
     return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedskew.federate.metrics import MAIN
 
 if TYPE_CHECKING:
-    from fedskew.federate.server import RoundRecord
+    from fedskew.federate.progress import RoundRecord
 
 Curve = Mapping[int, float]
 """Score by round, for the rounds that were scored."""

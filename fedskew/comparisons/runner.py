@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from fedskew.comparisons.at_once import AtOnce, Wanted
+from fedskew.comparisons.crew import Crew, Draw, Order
 from fedskew.comparisons.crossing import label
 from fedskew.comparisons.selection import Members
 from fedskew.config import Config, FederationSection
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
-from fedskew.errors import ConfigError, RunStopped
+from fedskew.data.telling import told_of
+from fedskew.errors import ConfigError, RunStopped, may_clients_fail
 from fedskew.federate.holdings import roster_of
 from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.planning import checked_model
+from fedskew.federate.progress import Progress, RoundRecord
 from fedskew.federate.recipe import Stage
 from fedskew.federate.roster import Roster
-from fedskew.federate.server import Progress, RoundRecord
 from fedskew.methods import find
-from fedskew.runs.experiment import Run, Tell, carry_out, make_federation
+from fedskew.runs.experiment import (
+    MakeBackend,
+    Run,
+    Tell,
+    carry_out,
+    local_backend,
+    make_federation,
+    on_data,
+)
 from fedskew.runs.folder import RunFolder
 from fedskew.runs.identity import Identity, identify
+from fedskew.runs.results import CONFIG
 
 
 class Observer(Protocol):
@@ -37,30 +50,48 @@ class Observer(Protocol):
     def end(self, run: Run, repeated: bool) -> None: ...
 
 
-Draw = Callable[[Run, Callable[[], Federation]], object]
-"""A function that draws a finished run, given the run and a function that loads its data."""
-
-
 class FederationCache:
-    """The latest federation, its roster, and identities of runs, so that data are read once."""
+    """The latest federation, its roster, and identities of runs, so that data are read once.
 
-    def __init__(self, data_dir: Path | None) -> None:
+    A federation that was ``given`` is that of all configs.
+    What the columns of a table were taken for is told when it was read.
+    """
+
+    def __init__(
+        self, data_dir: Path | None, tell: Tell | None = None, given: Federation | None = None
+    ) -> None:
         self._data_dir = data_dir
+        self._tell = tell
+        self._given = given
         self._key: tuple[FederationSection, int] | None = None
         self._held: Federation | None = None
         self._fingerprint = ""
         self._roster: Roster | None = None
         self._known: dict[str, Identity] = {}
+        self._said: set[str] = set()
 
     def federation(self, config: Config) -> Federation:
-        key = (config.federation, config.split_seed)
+        key = (config.federation, 0 if self._given else config.split_seed)
         if self._held is None or key != self._key:
             # Free the old images before the next are read.
             self._held = self._roster = None
-            self._held = make_federation(config, self._data_dir)
+            self._held = self._given or make_federation(config, self._data_dir)
+            self._say(self._held, config.federation)
             self._fingerprint = fingerprint(self._held)
             self._key = key
         return self._held
+
+    def _say(self, federation: Federation, section: FederationSection) -> None:
+        """Tell what was made of a user's own data, and what is learned: once for data."""
+        if self._tell is None or section.dataset in self._said:
+            return
+        self._said.add(section.dataset)
+        for sentence in told_of(federation, section):
+            self._tell(sentence)
+
+    def fingerprint(self, config: Config) -> str:
+        self.federation(config)
+        return self._fingerprint
 
     def roster(self, config: Config) -> Roster:
         """What a server may know of its clients, counted once for all configs that use them."""
@@ -73,13 +104,18 @@ class FederationCache:
         """What decides a run's numbers; a second call does not read the data again."""
         key = config.model_dump_json()
         if key not in self._known:
-            federation = self.federation(config)
-            self._known[key] = identify(config, federation, self._fingerprint)
+            self.federation(config)
+            self._known[key] = identify(config, lambda: self.roster(config), self._fingerprint)
         return self._known[key]
 
 
 class Runner:
-    """Runs configs into one folder; ``total`` is how many there will be."""
+    """Runs configs into one folder; ``total`` is how many there will be.
+
+    ``backend`` makes who carries tasks to the clients of each run; with a ``crew`` runs that are
+    attempted together are carried out at the same time, by its processes. All runs are on the
+    federation that is ``given``, if there is one.
+    """
 
     def __init__(
         self,
@@ -88,51 +124,106 @@ class Runner:
         watch: Observer | None = None,
         tell: Tell | None = None,
         draw: Draw | None = None,
+        backend: MakeBackend = local_backend,
+        crew: Crew | None = None,
+        given: Federation | None = None,
     ) -> None:
         self.out, self.watch, self.tell, self.draw = out, watch, tell, draw
+        self.backend, self.crew = backend, crew
         self.position = self.total = 0
         self.stopped: dict[str, str] = {}
         """By name, why runs stopped that were attempted."""
-        self._data = FederationCache(data_dir)
+        self._data = FederationCache(data_dir, tell, given)
         self._runs: dict[Path, Run] = {}
 
-    def run(self, config: Config, *, name: str = "", draw: bool = True) -> Run:
+    def run(self, config: Config, *, name: str = "") -> Run:
         """Run a config, or finish it, and draw it if this runner draws.
 
         Observers know it by its name, or else by method and seed.
         """
+        return self.run_wanted(Wanted(config, name))
+
+    def run_wanted(self, wanted: Wanted, elsewhere: bool = False) -> Run:
+        """The same; ``elsewhere`` says that another process has just finished it, and drawn it."""
+        config = wanted.config
         self.position += 1
-        finished = self.has_finished(config)
+        finished = self.has_finished(config) and not elsewhere
         if self.watch:
-            self.watch.begin(config, self.position, self.total, name or run_name(config))
+            name = wanted.name or run_name(config)
+            self.watch.begin(config, self.position, self.total, name)
         done = carry_out(
             self._data.identity(config),
-            lambda: self._data.federation(config),
+            on_data(config, lambda: self._data.federation(config), self.backend),
             self.out,
             self.watch,
             tell=self.tell,
         )
-        if draw and self.draw:
+        if wanted.draw and self.draw and not elsewhere:
             self.draw(done, lambda: self._data.federation(config))
         done = self._known(done)
         if self.watch:
             self.watch.end(done, finished)
+        if wanted.ended:
+            wanted.ended(done, finished)
         return done
 
-    def attempt(self, config: Config, *, name: str = "", draw: bool = True) -> Run | None:
+    def attempt(self, wanted: Wanted) -> Run | None:
         """The same, but a run that stops because all clients failed does not stop the others."""
         try:
-            return self.run(config, name=name, draw=draw)
+            return self.run_wanted(wanted)
         except RunStopped as error:
-            name = name or run_name(config)
-            self.stopped[name] = str(error)
-            if self.tell:
-                self.tell(f"{name}: {error}")
+            self.note(wanted.name or run_name(wanted.config), error)
             return None
+
+    def note(self, name: str, error: RunStopped) -> None:
+        """Remember why a run stopped."""
+        self.stopped[name] = str(error)
+        if self.tell:
+            self.tell(f"{name}: {error}")
+
+    def attempt_all(self, wanted: Sequence[Wanted]) -> list[Run | None]:
+        """Attempt each, one after the other, or with a crew several at a time.
+
+        The results are in this order, and so are the reasons of those that stopped.
+        """
+        if self.crew is None:
+            return [self.attempt(each) for each in wanted]
+        named = [replace(w, name=w.name or run_name(w.config)) for w in wanted]
+        return AtOnce(self, self.crew, named).carry_out()
+
+    def order(self, number: int, wanted: Wanted) -> Order:
+        """What another process needs to carry out a run."""
+        assert self.crew is not None
+        config = wanted.config
+        return Order(
+            number,
+            config,
+            self.crew.put(self._data.federation(config)),
+            self._data.fingerprint(config),
+            self._data.identity(config).sha256,
+            self.out,
+            may_clients_fail(),
+            self.draw if wanted.draw else None,
+        )
+
+    def in_common(self, config: Config) -> set[str]:
+        """What no two runs may make at the same time: a folder, and a stage that others share."""
+        identity = self._data.identity(config)
+        recipe = find(config.method.name).recipe(**config.method.knobs)
+        shared = identity.of_stage(recipe.prepares[:1]) if recipe.prepares else ""
+        return {identity.name, shared} - {""}
 
     def has_finished(self, config: Config) -> bool:
         """Whether there is nothing left to run."""
         return self._folder(config).has_finished(self._data.identity(config))
+
+    def has_begun(self, config: Config) -> bool:
+        """Whether a round of it may be on disk."""
+        return (self._folder(config).path / CONFIG).is_file()
+
+    def identity(self, config: Config) -> Identity:
+        """What decides a run's numbers, its data included, which are read for it."""
+        return self._data.identity(config)
 
     def check(self, configs: Iterable[Config]) -> None:
         """Refuse configs that cannot work, before anything runs."""

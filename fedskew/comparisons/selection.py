@@ -8,7 +8,7 @@ Which of two rounds is better is what :class:`Choice` says, for every rule as fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedskew.config import Config
@@ -18,6 +18,7 @@ from fedskew.federate.metrics import CENTRAL, MAIN
 from fedskew.federate.rounds import LOSS, Choice, Score
 from fedskew.rng import keyed_rng
 from fedskew.runs.experiment import Run
+from fedskew.runs.given import GIVEN
 from fedskew.runs.rows import Rows
 
 RULES = ("last", "validation", "environment", "left-out", "oracle")
@@ -46,6 +47,11 @@ class Curves:
     higher_is_better: bool = True
     in_domain: Mapping[int, float] = field(default_factory=dict)
     environment: Curve = field(default_factory=dict)
+
+    def with_left_out(self, curves: Sequence[Curve]) -> Curves:
+        """The same beside the curves of runs that leave one client out each."""
+        found = [curve for curve in curves if curve]
+        return replace(self, left_out=_mean_curve(found, self.ood))
 
 
 @dataclass(frozen=True)
@@ -108,23 +114,23 @@ def curves_of(run: Run, folds: Sequence[Run] = ()) -> Curves:
     mine = trained.where(model=model)
     central = trained.where(model="global", on="central", split="test", client=CENTRAL)
     ood = _curve(mine.where(on="unseen", split="test"), metric) or _curve(central, metric)
-    found = [
-        _curve(
-            fold.results.as_trained.where(
-                model=model, on="unseen", split="validation", client=left_out_of(fold.config)
-            ),
-            metric,
-        )
-        for fold in folds
-    ]
-    return Curves(
+    own = Curves(
         validation=_curve(mine.where(on="seen", split="validation"), metric),
         ood=ood,
-        left_out=_mean_curve([curve for curve in found if curve], ood),
         higher_is_better=bool(result["higher_is_better"]),
         in_domain=mine.where(on="seen", split="test", metric=metric).curve(),
         environment=_curve(mine.where(on="seen", split="environment"), metric),
     )
+    return own.with_left_out([left_out_curve(fold) for fold in folds])
+
+
+def left_out_curve(fold: Run) -> Curve:
+    """What the models of a run made by :func:`folds` scored on the client it leaves out."""
+    rows = fold.results.as_trained.where(
+        model=fold.result["primary_model"], on="unseen", split="validation",
+        client=left_out_of(fold.config),
+    )  # fmt: skip
+    return _curve(rows, fold.result["primary_metric"])
 
 
 def folds(config: Config, members: Federation | Members, count: Count) -> list[Config]:
@@ -135,6 +141,10 @@ def folds(config: Config, members: Federation | Members, count: Count) -> list[C
     """
     if isinstance(members, Federation):
         members = Members.of(members)
+    if config.federation.dataset == GIVEN:
+        raise ConfigError(
+            "clients cannot be left out of a federation that was handed over: leave leave-out at 0."
+        )
     if ":" in config.federation.dataset:
         raise ConfigError(
             f"clients cannot be left out of {config.federation.dataset!r}, whose function decides "

@@ -15,6 +15,8 @@ What the settings of :func:`build` do, in the order in which they act:
   under partitions ``owner`` and ``owner-groups``); ``"holdout"`` sets the share ``test`` of each
   client's own rows aside; ``"auto"`` is matched where the dataset has a split that fits, else
   holdout. ``validation`` is a share of what is left for training.
+- Where a sample has no class, partitions deal by what :mod:`fedskew.data.strata` puts in its place,
+  and splits are random. A target that is a number is scaled like features are.
 - ``unseen`` clients take no part in training: a number of them, a share, or their names. What is
   standardised by its own figures is so by those of the other clients' training rows.
 - ``skew`` lists the skews to apply in turn: see :mod:`fedskew.data.skew`.
@@ -45,12 +47,14 @@ from torch import Tensor
 from fedskew.data.dataset import Dataset
 from fedskew.data.environments import with_environments
 from fedskew.data.features import Features, with_features
-from fedskew.data.federation import Client, Federation, training_rows, true_log_ratio
-from fedskew.data.moments import standardised
+from fedskew.data.federation import Client, Federation, true_log_ratio
 from fedskew.data.owners import client_names, group_rows, own_rows, owners_of
 from fedskew.data.partition import partition
+from fedskew.data.profile import Profile, profile_of_table
+from fedskew.data.scaling import scaled_by_clients, standardised, with_units
 from fedskew.data.shares import balanced, hold_out, matched_test
 from fedskew.data.skew import apply_skew
+from fedskew.data.strata import kinds, strata
 from fedskew.errors import ConfigError, DataError, at_least, unknown
 from fedskew.rng import keyed_rng
 from fedskew.types import Indices
@@ -91,7 +95,7 @@ def build(
     environments: Mapping[str, Any] | None = None,
 ) -> Federation:
     """Divide a dataset over clients, as the module says; equal arguments give equal federations."""
-    _check_shares(validation=validation, test=test)
+    check_shares(validation=validation, test=test)
     wanted = Features.of(features)
     dataset = dataset if by_segment else replace(dataset, segment=None)
     by_owner = partition in BY_OWNER
@@ -104,11 +108,11 @@ def build(
     if matched:
         tests = _matched(dataset, pools.test, parts, owners, by_owner, seed)
     else:
-        parts, tests = _split_off("test", test, dataset, names, parts, seed)
-    parts, validations = _split_off("validation", validation, dataset, names, parts, seed)
+        parts, tests = split_off("test", test, dataset, names, parts, seed)
+    parts, validations = split_off("validation", validation, dataset, names, parts, seed)
     members = list(map(Client, names, parts, validations, tests))
     seen, apart = _without_unseen(members, unseen, keyed_rng(seed, "unseen"))
-    dataset = standardised(dataset, training_rows(seen))
+    dataset, profile = on_one_scale(dataset, seen)
     published = len(dataset.official_test) > 0 and (matched or not by_owner)
     federation = Federation(
         dataset.name,
@@ -123,14 +127,38 @@ def build(
         log_ratio=_log_ratio(dataset, seen, names, owners),
         same_law=partition in SAME_LAW,
         owner=None if dataset.owner is None else torch.from_numpy(dataset.owner),
+        problem=dataset.problem,
+        encoder=dataset.encoder,
+        stored=dataset.stored,
+        profile=profile,
+        remarks=dataset.remarks,
+        vocabulary=dataset.vocabulary,
+        text=dataset.text,
     )
     federation = _skewed(federation, skew, seed)
     # Skews give the central test rows of its own; only here is it known whose they were.
-    federation = with_features(federation, wanted, () if published else seen)
+    collected = () if published else seen
+    if dataset.by_client:
+        federation = scaled_by_clients(federation, collected)
+    federation = with_features(federation, wanted, collected)
     return with_environments(federation, environments, seed)
 
 
-def _check_shares(**shares: float) -> None:
+def on_one_scale(dataset: Dataset, seen: Sequence[Client]) -> tuple[Dataset, Profile | None]:
+    """The samples, and targets that are numbers, scaled by the training rows of those who train.
+
+    Of a table also what those rows look like.
+    """
+    in_order = sorted(seen, key=lambda client: client.name)
+    holders = [client.train for client in in_order]
+    dataset = standardised(dataset, holders, [client.name for client in in_order])
+    stored = dataset.stored and dataset.stored.spanning(dataset.x, holders)
+    profile = None if dataset.table is None else profile_of_table(dataset.table, holders)
+    return with_units(replace(dataset, stored=stored), holders), profile
+
+
+def check_shares(**shares: float) -> None:
+    """Refuse shares that leave nothing."""
     for name, share in shares.items():
         if not 0 <= share < 1:
             raise ConfigError(
@@ -180,7 +208,7 @@ def _public(pool: Indices, dataset: Dataset, public: int, rng: np.random.Generat
             f"public={public} would leave no training samples: {dataset.name} has {len(pool)}, "
             "ask for fewer."
         )
-    return balanced(pool, dataset.y.numpy(), public, rng)
+    return balanced(pool, strata(dataset.y), public, rng)
 
 
 def _thin(
@@ -193,7 +221,7 @@ def _thin(
         raise ConfigError(
             f"{name}={samples} is more than the {len(pool)} {kind} of {dataset.name}{beside}."
         )
-    return balanced(pool, dataset.y.numpy(), samples, rng)
+    return balanced(pool, strata(dataset.y), samples, rng)
 
 
 def _partition(
@@ -207,7 +235,7 @@ def _partition(
     """The rows of each client."""
     parts = partition(
         name,
-        dataset.y.numpy()[pool],
+        strata(dataset.y[torch.from_numpy(pool)]),
         clients=clients,
         rng=keyed_rng(seed, "partition"),
         owners=None if dataset.owner is None else dataset.owner[pool],
@@ -230,16 +258,16 @@ def _matched(
         if owners is None:
             return group_rows(dataset.owner, rows, parts)
         return own_rows(dataset.owner, rows, owners)
-    labels = dataset.y.numpy()
+    labels = strata(dataset.y)
     shares = matched_test(parts, labels, labels[rows], keyed_rng(seed, "test"))
     return [rows[share] for share in shares]
 
 
-def _split_off(
+def split_off(
     split: str, share: float, dataset: Dataset, names: list[str], parts: list[Indices], seed: int
 ) -> tuple[list[Indices], list[Indices]]:
     """What each client keeps, and the share of its rows that it sets aside as a split."""
-    labels, kept, away = dataset.y.numpy(), [], []
+    labels, kept, away = kinds(dataset.y), [], []
     for name, rows in zip(names, parts, strict=True):
         segments = rows if dataset.segment is None else dataset.segment[rows]
         held = hold_out(labels[rows], segments, share, keyed_rng(seed, split, name))
@@ -272,7 +300,15 @@ def _without_unseen(
     clients: Sequence[Client], unseen: int | float | Sequence[str], rng: np.random.Generator
 ) -> tuple[tuple[Client, ...], tuple[Client, ...]]:
     """The clients that train, at least one, and those that take no part."""
-    names = [client.name for client in clients]
+    apart = chosen_unseen([client.name for client in clients], unseen, rng)
+    seen = tuple(client for client in clients if client.name not in apart)
+    return seen, tuple(client for client in clients if client.name in apart)
+
+
+def chosen_unseen(
+    names: Sequence[str], unseen: int | float | Sequence[str], rng: np.random.Generator
+) -> set[str]:
+    """Which of these clients take no part in training; at least one does."""
     if isinstance(unseen, int | float):
         if isinstance(unseen, bool) or not math.isfinite(unseen) or unseen < 0:
             raise ConfigError(f"unseen must be a number of clients or a share, not {unseen}.")
@@ -288,8 +324,7 @@ def _without_unseen(
         raise ConfigError(
             f"unseen={unseen} would leave none of the {len(names)} clients to train: choose fewer."
         )
-    seen = tuple(client for client in clients if client.name not in apart)
-    return seen, tuple(client for client in clients if client.name in apart)
+    return apart
 
 
 def _skewed(federation: Federation, skews: Sequence[Mapping[str, Any]], seed: int) -> Federation:

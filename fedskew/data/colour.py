@@ -124,6 +124,7 @@ def colour(federation: Federation, seed: int, colouring: Colouring = BY_CLIENT) 
     ``label_noise`` turns labels into others, at clients and in the central test set, before images
     are coloured: colour then goes with the label, and the shape with what it was.
     """
+    federation.need_classes("skew 'colour'")
     classes, chances = federation.classes, colouring.chances
     colours, channels = colouring.colours, colouring.channels
     by_class = colouring.by_class

@@ -12,16 +12,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.data.bounded import check_class_number
+from fedskew.data.as_stored import AsStored
 from fedskew.data.federation import check_samples
-from fedskew.data.formats import Array, read_npz
-from fedskew.data.prepare import ROWS_AT_ONCE, Preparation, as_floats, channels_first, scale
+from fedskew.data.formats import Array
+from fedskew.data.prepare import (
+    ROWS_AT_ONCE,
+    Preparation,
+    as_floats,
+    as_sequences,
+    channels_first,
+    scale,
+)
+from fedskew.data.problem import Wanted, classes_problem
+from fedskew.data.remarks import NOTHING, Remarks
+from fedskew.data.tables.encoder import TableEncoder
+from fedskew.data.tables.kinds import Columns
+from fedskew.data.tokens import TextReader, check_tokens
 from fedskew.errors import ConfigError, DataError
+from fedskew.problem import CLASSIFICATION, Problem
 from fedskew.types import Indices
-
-SHARED_FORMAT = (
-    "x", "y", "owner", "owner_names", "split", "class_names", "x_scale", "segment",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +45,12 @@ class Dataset:
     ``log_densities`` [N, owners] holds, where the owners' laws are known, the log density of each
     law at each sample, up to a term that is the same for all owners. ``standardise`` says that the
     samples still have to get zero mean and unit deviation, which ``build`` does: by the training
-    rows of those who train.
+    rows of those who train. ``by_client`` says that each client will scale its samples by itself.
+    With a ``vocabulary`` samples are token ids instead, int64 [N, length] with 0 for padding, and
+    ``text`` says how they are made of texts.
+    ``table`` holds the columns that samples come from; unless they are plain numbers, ``x`` is what
+    ``build`` makes of them. ``label`` names the columns of labels. ``stored`` says what was done to
+    samples since they were read, and ``remarks`` what there was to say when files were read.
     """
 
     name: str
@@ -50,9 +64,19 @@ class Dataset:
     environment: Tensor | None = None
     log_densities: Tensor | None = None
     standardise: bool = False
+    problem: Problem = CLASSIFICATION
+    by_client: bool = False
+    table: Columns | None = None
+    label: tuple[str, ...] = ()
+    encoder: TableEncoder | None = None
+    stored: AsStored | None = None
+    remarks: Remarks = NOTHING
+    vocabulary: int = 0
+    text: TextReader | None = None
 
     def __post_init__(self) -> None:
-        check_samples(self.name, self.x, self.y, len(self.class_names))
+        check_samples(self.name, self.x, self.y, self.vocabulary)
+        self.problem.check(self.name, self.y, self.class_names)
         for field_name in ("owner", "segment", "environment"):
             values = getattr(self, field_name)
             if values is not None and len(values) != len(self.y):
@@ -80,8 +104,12 @@ class Dataset:
 class RawSamples:
     """What a reader found. uint8 images still hold 0..255; everything else is final.
 
+    ``signals`` says that samples are [channels, time] and no images without a channel; with a
+    ``vocabulary`` they are token ids.
+
     ``origin`` is the file or folder an error should name. ``test`` marks the published test rows.
-    ``log_densities`` are those of the owners' laws, where they are known: see ``Dataset``.
+    ``log_densities`` are those of the owners' laws, where they are known, ``table`` and ``label``
+    the columns that samples and labels come from: see ``Dataset``.
     """
 
     origin: Path | str
@@ -93,13 +121,29 @@ class RawSamples:
     owner_names: tuple[str, ...] = ()
     segment: Indices | None = None
     log_densities: Array | None = None
+    problem: Problem = CLASSIFICATION
+    table: Columns | None = None
+    label: tuple[str, ...] = ()
+    remarks: Remarks = NOTHING
+    signals: bool = False
+    vocabulary: int = 0
+    text: TextReader | None = None
 
     def __post_init__(self) -> None:
         check_values(self.origin, self.x)
-        check_labels(self.origin, self.y, len(self.class_names))
+        if self.vocabulary:
+            check_tokens(self.origin, self.x, self.vocabulary)
+        if self.signals and self.x.ndim != 3:
+            raise DataError(
+                f"{self.origin}: signals must be of shape [samples, channels, time], not "
+                f"{list(self.x.shape)}."
+            )
+        if self.problem.classifies:
+            check_labels(self.origin, self.y, len(self.class_names))
         for field_name in ("y", "test", "owner", "segment"):
             values = getattr(self, field_name)
-            if values is not None and values.shape != (len(self.x),):
+            rows = field_name == "y" and values.ndim == 2 and not self.problem.classifies
+            if values is not None and values.shape[: 1 if rows else None] != (len(self.x),):
                 raise DataError(
                     f"{self.origin}: {len(self.x)} samples need {len(self.x)} values of "
                     f"{field_name!r}, not an array of shape {list(values.shape)}."
@@ -112,6 +156,11 @@ class RawSamples:
 
         Several classes in a list of their own become one.
         """
+        if not self.problem.classifies:
+            raise ConfigError(
+                f"federation.classes chooses classes, but {self.origin} has none "
+                f"({self.problem.kind}): leave it out."
+            )
         groups = [[one] if isinstance(one, int) else list(one) for one in classes]
         for number in chain.from_iterable(groups):
             if not 0 <= number < len(self.class_names):
@@ -132,8 +181,10 @@ class RawSamples:
             class_names=tuple("+".join(self.class_names[n] for n in group) for group in groups),
             test=None if self.test is None else self.test[rows],
             segment=None if self.segment is None else self.segment[rows],
+            table=None if self.table is None else self.table.take(np.flatnonzero(rows)),
             owner=None,
             owner_names=(),
+            problem=CLASSIFICATION,
             log_densities=None,  # samples of some classes follow another law
         )
         if self.owner is None:
@@ -168,76 +219,9 @@ def check_labels(origin: Path | str, y: Array, classes: int, kind: str = "label"
         raise DataError(f"{origin}: {kind} {y[row]} of sample {row} is outside 0..{classes - 1}.")
 
 
-def read_shared(path: Path) -> RawSamples:
-    """One npz in fedskew's own format: x and y, and whatever else of it exists."""
-    found = read_npz(path, SHARED_FORMAT)
-    for key in ("x", "y"):
-        if key not in found:
-            raise DataError(f"{path} has no array {key!r}; the format needs 'x' and 'y'.")
-    owner, owner_names = _owners(path, found)
-    return RawSamples(
-        origin=path,
-        x=scaled(path, found["x"], found.get("x_scale")),
-        y=_whole(path, "y", found["y"]),
-        class_names=_class_names(path, found),
-        test=_test_rows(path, found.get("split")),
-        owner=owner,
-        owner_names=owner_names,
-        segment=_whole(path, "segment", found["segment"]) if "segment" in found else None,
-    )
-
-
-def scaled(path: Path, x: Array, scale: Array | None) -> Array:
-    """Samples times the factor that is stored with them, if there is one."""
-    if scale is None:
-        return x
-    check_values(path, x)
-    if scale.size != 1 or scale.dtype.kind not in "uif" or not np.isfinite(scale).all():
-        raise DataError(f"{path}: 'x_scale' must be one finite number.")
-    if scale.item() == 0:
-        raise DataError(f"{path}: 'x_scale' must not be 0, which would make all samples the same.")
-    return np.multiply(x, np.float32(scale.item()), dtype=np.float32)
-
-
-def _whole(path: Path, key: str, values: Array) -> Indices:
-    if values.dtype.kind not in "bui":
-        raise DataError(f"{path}: {key!r} must hold whole numbers, not {values.dtype}.")
-    return values.astype(np.int64)
-
-
-def _class_names(path: Path, found: dict[str, Array]) -> tuple[str, ...]:
-    if "class_names" in found:
-        return tuple(str(name) for name in found["class_names"].reshape(-1))
-    y = found["y"]
-    largest = int(y.max()) if y.size and y.dtype.kind in "bui" else -1
-    check_class_number(path, largest)
-    return numbered(largest + 1)
-
-
 def numbered(classes: int) -> tuple[str, ...]:
     """Class names for data that only numbers its classes."""
     return tuple(str(c) for c in range(classes))
-
-
-def _test_rows(path: Path, split: Array | None) -> NDArray[np.bool_] | None:
-    if split is None:
-        return None
-    if not np.isin(split, (0, 1)).all():
-        raise DataError(f"{path}: 'split' must hold 0 (train) and 1 (test) only.")
-    return np.asarray(split == 1)
-
-
-def _owners(path: Path, found: dict[str, Array]) -> tuple[Indices | None, tuple[str, ...]]:
-    if "owner" not in found:
-        return None, ()
-    owner = found["owner"]
-    if "owner_names" in found:
-        names = tuple(str(name) for name in found["owner_names"].reshape(-1))
-        return _whole(path, "owner", owner), names
-    if owner.dtype.kind not in "buiU":
-        raise DataError(f"{path}: 'owner' must hold whole numbers or names, not {owner.dtype}.")
-    values, index = np.unique(owner, return_inverse=True)
-    return index.reshape(owner.shape), tuple(str(value) for value in values)
 
 
 def concatenate(origin: Path | str, parts: Sequence[RawSamples]) -> RawSamples:
@@ -251,6 +235,17 @@ def concatenate(origin: Path | str, parts: Sequence[RawSamples]) -> RawSamples:
             )
         if part.class_names != first.class_names:
             raise DataError(f"{part.origin}: class names differ from those of {first.origin}.")
+    if part_of_another := next((p for p in parts if p.problem.kind != first.problem.kind), None):
+        raise DataError(
+            f"{part_of_another.origin}: its labels are of another kind than those of "
+            f"{first.origin}: set federation.task."
+        )
+    for part in parts[1:]:
+        if (part.signals, part.vocabulary) != (first.signals, first.vocabulary):
+            raise DataError(
+                f"{part.origin}: its samples are not of the same kind as those of {first.origin}: "
+                "store 'vocabulary' or 'signals' alike in both."
+            )
     masks = [np.zeros(len(p.y), bool) if p.test is None else p.test for p in parts]
     return RawSamples(
         origin,
@@ -259,6 +254,10 @@ def concatenate(origin: Path | str, parts: Sequence[RawSamples]) -> RawSamples:
         first.class_names,
         test=np.concatenate(masks) if any(p.test is not None for p in parts) else None,
         segment=_joined_segments(parts),
+        problem=first.problem,
+        signals=first.signals,
+        vocabulary=first.vocabulary,
+        text=first.text,
     )
 
 
@@ -290,14 +289,18 @@ def to_dataset(
     test = np.zeros(len(raw.y), dtype=bool) if raw.test is None else raw.test
     if test.all():
         raise DataError(f"{raw.origin}: every row is marked as test; none is left to train on.")
-    x = as_floats(raw.origin, raw.x, preparation.image)
-    if x.shape[2:] != channels_first(raw.origin, raw.x).shape[2:]:
-        published = None
-    scale(raw.origin, x, preparation.normalise, published)
+    if raw.vocabulary or raw.signals:
+        x = as_sequences(raw.origin, raw.x, preparation, bool(raw.vocabulary))
+        shift, spread = 0.0, 1.0
+    else:
+        x = as_floats(raw.origin, raw.x, preparation.image)
+        if x.shape[2:] != channels_first(raw.origin, raw.x).shape[2:]:
+            published = None
+        shift, spread = scale(raw.origin, x, preparation.normalise, published)
     return Dataset(
         name,
         torch.from_numpy(x),
-        torch.from_numpy(raw.y.astype(np.int64)),
+        torch.from_numpy(raw.y.astype(np.int64 if raw.problem.classifies else np.float32)),
         raw.class_names,
         official_test=np.flatnonzero(test).astype(np.int64),
         owner=None if raw.owner is None else raw.owner.astype(np.int64),
@@ -305,5 +308,32 @@ def to_dataset(
         segment=raw.segment,
         # Scaling shifts the logarithms of all owners' densities alike.
         log_densities=None if raw.log_densities is None else torch.from_numpy(raw.log_densities),
-        standardise=preparation.normalise == "standard" and published is None,
+        standardise=preparation.normalise == "standard" and not (published or raw.vocabulary),
+        problem=raw.problem,
+        by_client=preparation.normalise == "client",
+        table=raw.table,
+        label=raw.label,
+        stored=AsStored(tuple(x.shape[1:]), (shift,), (spread,)),
+        remarks=raw.remarks,
+        vocabulary=raw.vocabulary,
+        text=raw.text,
     )
+
+
+def with_problem(dataset: Dataset, wanted: Wanted = "auto", positive: str | None = None) -> Dataset:
+    """The dataset, its classes learned as the user says: two are binary."""
+    had = dataset.problem
+    if had.classifies and wanted in ("auto", "classification", "binary"):
+        problem = classes_problem(dataset.name, dataset.class_names, wanted, positive)
+        return replace(dataset, problem=replace(problem, said=had.said or problem.said))
+    if wanted not in ("auto", had.kind):
+        raise ConfigError(
+            f"federation.task = {wanted!r} does not fit {dataset.name}, which is for {had.kind}: "
+            "leave it out."
+        )
+    if positive is not None:
+        raise ConfigError(
+            f"federation.positive names a class, but {dataset.name} has none ({had.kind}): leave "
+            "it out."
+        )
+    return dataset

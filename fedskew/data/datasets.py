@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fedskew.data import sources, synthetic
-from fedskew.data.dataset import Dataset, RawSamples, read_shared, to_dataset
+from fedskew.data.dataset import Dataset, RawSamples, to_dataset
 from fedskew.data.locate import Layout, Missing, locate, qmnist_folder, read_first
+from fedskew.data.offers import OFFERS
 from fedskew.data.prepare import Preparation
 from fedskew.data.presets import PRESETS
+from fedskew.data.shared_format import read_shared
 from fedskew.errors import ConfigError, DataError
 from fedskew.registry.entries import Entry, Registry
 from fedskew.registry.knobs import Knob
@@ -24,12 +26,21 @@ _DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 class NamedDataset(Entry):
     """A function ``(stored, **knobs)``, how to get its files, and the layouts they come in."""
 
+    contract: ClassVar[str] = (
+        "The contract of a data function, (**options) -> fedskew.Federation, stands in "
+        "docs/how-to/python.md."
+    )
     get: str = field(default="", kw_only=True)
     layouts: tuple[Layout, ...] = field(default=(), kw_only=True)
     published: tuple[float, float] | None = field(default=None, kw_only=True)
     """The published mean and deviation of its pixels."""
     elsewhere: tuple[Path, ...] = field(default=(), kw_only=True)
     """Folders that are searched after the data folders."""
+
+    @property
+    def how_to_get(self) -> str:
+        """The command that fetches it, where there is one, and how to do without it."""
+        return f"run 'fedskew data get {self.name}', or " * (self.name in OFFERS) + self.get
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -50,8 +61,8 @@ class Stored:
     data_dir: Path | None
 
     def read(self) -> RawSamples:
-        entry = self.entry
-        return read_first(entry.name, entry.layouts, entry.elsewhere, entry.get, self.data_dir)
+        one = self.entry
+        return read_first(one.name, one.layouts, one.elsewhere, one.how_to_get, self.data_dir)
 
 
 class Datasets(Registry[NamedDataset]):
@@ -75,7 +86,7 @@ def load(
     image: Mapping[str, int] | None = None,
     **knobs: Any,
 ) -> Dataset:
-    """A dataset by name, from ``data_dir``, else FEDSKEW_DATA, else ./data.
+    """A dataset by name, from ``data_dir``, else FEDSKEW_DATA, ./data, the cache.
 
     ``normalise`` is "standard", "unit" or "signed", ``classes`` a choice of classes and ``image``
     another size or other channels: see :class:`~fedskew.data.prepare.Preparation`.

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.data.federation import Client, Federation, training_rows
-from fedskew.data.skew_tools import part
+from fedskew.data.federation import Client, Ends, Federation, training_rows
+from fedskew.data.skew_tools import need_numbers, scaled_apart
 from fedskew.errors import ConfigError, DataError, at_least, unknown
 from fedskew.types import Indices
 
@@ -103,6 +103,11 @@ class Range:
             torch.stack([each.high for each in ranges]).amax(dim=0),
         )
 
+    @property
+    def ends(self) -> Ends:
+        low, high = (tuple(end.reshape(-1).tolist()) for end in (self.low, self.high))
+        return low, high
+
     def scaled(self, x: Tensor) -> Tensor:
         """Rows with this range mapped to 0..1; a constant becomes 0 and is not rescaled."""
         width = self.high - self.low
@@ -124,6 +129,7 @@ def with_features(
     """
     if features == Features():
         return federation
+    need_numbers("federation.features", federation)
     shape = federation.sample_shape
     if len(shape) != 1:
         raise DataError(
@@ -136,6 +142,7 @@ def with_features(
 
 
 def _with_top(federation: Federation, top: int) -> Federation:
+    federation.need_classes("top of federation.features")
     (count,) = federation.sample_shape
     if top > count:
         raise ConfigError(
@@ -156,10 +163,6 @@ def _scaled(federation: Federation, scale: str, central: Sequence[Client]) -> Fe
         if len(client.train)
     }
     seen = Range.around([own[client.name] for client in federation.clients])
-    parties = part(federation)
-    x = seen.scaled(federation.x)[parties.source]
-    for client in central:
-        x[client.test] = own[client.name].scaled(federation.x[client.test])
-    for _, client, rows in parties:
-        x[rows] = own.get(client.name, seen).scaled(federation.x[parties.source[rows]])
-    return parties.holding(x)
+    scaled = {name: each.scaled for name, each in own.items()}
+    made = scaled_apart(federation, scaled, seen.scaled, central)
+    return made.with_data(ranges={name: each.ends for name, each in {**own, "": seen}.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,11 +12,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedskew.data.as_stored import AsStored
+from fedskew.data.own_scale import OwnScale
+from fedskew.data.prepare import Preparation
+from fedskew.data.profile import Profile
+from fedskew.data.remarks import NOTHING, Remarks
+from fedskew.data.strata import strata, strata_names
+from fedskew.data.tables.encoder import TableEncoder
+from fedskew.data.tokens import TextReader, check_tokens
 from fedskew.errors import DataError
+from fedskew.problem import CLASSIFICATION, Problem
 from fedskew.trust.names import check_names
 from fedskew.types import Indices
 
 Floats = NDArray[np.float64]
+Ends = tuple[tuple[float, ...], tuple[float, ...]]
 SPLITS = ("train", "validation", "test", "environment")
 """What a client's rows are for; the last are of an environment held out of the other three."""
 
@@ -57,13 +67,21 @@ def training_rows(clients: Sequence[Client]) -> list[Indices]:
 class Federation:
     """Clients, unseen clients and a central test set, as index sets over one copy of the data.
 
-    ``x`` holds one float32 sample per row, already scaled; ``y`` its class. ``environment``, where
-    it exists, gives each row the id (from 0 on) of the environment it was drawn from inside its
-    client, and ``environments_by`` says how they differ: "colour", "rotation", "owner",
-    "random" or "data". ``owner``, where it is known, numbers the writer, subject or source of each
-    row. ``public`` rows belong to nobody; everybody may look at them, but not at their labels.
-    ``odd`` names clients that were made unlike the others on purpose. ``features`` gives, where
-    only some features were kept, the place of each in a sample as stored.
+    ``x`` holds one float32 sample per row, already scaled; ``y`` its class, or what ``problem``
+    says. ``environment``, where it exists, gives each row the id (from 0 on) of the environment it
+    was drawn from inside its client, and ``environments_by`` says how they differ: "colour",
+    "rotation", "owner", "random" or "data". ``owner``, where it is known, numbers the writer,
+    subject or source of each row. ``public`` rows belong to nobody; everybody may look at them, but
+    not at their labels. ``odd`` names clients that were made unlike the others on purpose.
+    ``features`` gives, where only some features were kept, the place of each in a sample as stored.
+    ``encoder`` makes samples of raw rows where they come from a table, and ``scales`` says by
+    client how it then scaled them by itself (``""``: rows of nobody). ``ranges`` has likewise the
+    range of features that became 0..1. ``stored`` says what was done to samples before all that,
+    and ``profile`` what the training rows of a table look like. ``remarks`` is what there was to
+    say when its files were read. ``prepared`` says how samples that a program held were prepared.
+
+    With a ``vocabulary`` samples are token ids below it instead, int64 [N, length], where 0 is
+    padding; ``text`` says how they are made of texts, where they are.
 
     ``log_ratio`` is known where the clients' laws are: the true log p(x)/q_k(x) of each row a seen
     client k holds in any split, NaN for other rows. q_k is the law of the client's samples and p
@@ -93,9 +111,20 @@ class Federation:
     same_law: bool = False
     owner: Tensor | None = None
     environments_by: str = ""
+    problem: Problem = CLASSIFICATION
+    encoder: TableEncoder | None = None
+    scales: Mapping[str, OwnScale] = field(default_factory=dict)
+    ranges: Mapping[str, Ends] = field(default_factory=dict)
+    stored: AsStored | None = None
+    profile: Profile | None = None
+    remarks: Remarks = NOTHING
+    prepared: Preparation | None = None
+    vocabulary: int = 0
+    text: TextReader | None = None
 
     def __post_init__(self) -> None:
-        check_samples(self.name, self.x, self.y, len(self.class_names))
+        check_samples(self.name, self.x, self.y, self.vocabulary)
+        self.problem.check(self.name, self.y, self.class_names)
         if not self.clients:
             raise DataError(f"federation {self.name!r} has no clients.")
         names = [client.name for client in (*self.clients, *self.unseen)]
@@ -148,6 +177,11 @@ class Federation:
         return len(self.class_names)
 
     @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for a sample."""
+        return self.problem.outputs(self.class_names)
+
+    @property
     def sample_shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[1:])
 
@@ -166,10 +200,20 @@ class Federation:
 
     def class_counts(self, split: str = "train") -> NDArray[np.int64]:
         """How many samples of each class (columns) each client (rows) holds in a split."""
-        y = self.y.numpy()
-        return np.stack(
-            [np.bincount(y[c.split(split)], minlength=self.classes) for c in self.clients]
-        )
+        return np.stack([self.counted(c.split(split)) for c in self.clients])
+
+    def need_classes(self, who: str) -> None:
+        """Refuse what works on classes where samples have none."""
+        if not self.problem.classifies:
+            raise DataError(
+                f"{who} needs samples that have a class each, but {self.name} is for "
+                f"{self.problem.kind}: leave it out."
+            )
+
+    def counted(self, rows: Indices) -> NDArray[np.int64]:
+        """How many of these samples are of each class."""
+        self.need_classes("counting classes")
+        return np.bincount(self.y.numpy()[rows], minlength=self.classes)
 
     def environment_counts(self, split: str = "train") -> NDArray[np.int64]:
         """How many samples of each environment (columns) each client (rows) holds in a split."""
@@ -179,10 +223,21 @@ class Federation:
             [np.bincount(ids[c.split(split)], minlength=self.environments) for c in self.clients]
         )
 
+    @cached_property
+    def strata(self) -> Indices:
+        """Of every row, the number of what partitions deal it by: its class, if it has one."""
+        return strata(self.y)
+
+    @cached_property
+    def strata_names(self) -> tuple[str, ...]:
+        """What these numbers stand for."""
+        return strata_names(self.y, self.class_names)
+
     def majority_classes(self) -> dict[str, str]:
-        """By client, the class it has most training samples of; the first of equals."""
-        most = self.class_counts().argmax(axis=1)
-        return {c.name: self.class_names[i] for c, i in zip(self.clients, most, strict=True)}
+        """By client, the class or stratum it trains on most samples of; the first of equals."""
+        names = self.strata_names
+        counts = [np.bincount(self.strata[c.train], minlength=len(names)) for c in self.clients]
+        return {c.name: names[int(n.argmax())] for c, n in zip(self.clients, counts, strict=True)}
 
     def pooled(self) -> Client:
         """All clients' training and validation data in one place: the central reference.
@@ -218,21 +273,24 @@ def checked_federation(maker: str, made: object) -> Federation:
     return made
 
 
-def check_samples(name: str, x: Tensor, y: Tensor, classes: int) -> None:
+def check_samples(name: str, x: Tensor, y: Tensor, vocabulary: int = 0) -> None:
     """Refuse samples no model could train on, saying which and where."""
     if len(x) != len(y):
         raise DataError(f"{name}: {len(x)} samples but {len(y)} labels.")
+    if vocabulary:
+        check_tokens(name, x.numpy(), vocabulary)
+        return
+    if x.dtype == torch.int64:
+        raise DataError(
+            f"{name}: samples of whole numbers are token ids if their vocabulary is told, else "
+            "they must be float32."
+        )
     if x.dtype != torch.float32:
         raise DataError(f"{name}: samples must be float32, not {x.dtype}.")
-    if y.dtype != torch.int64:
-        raise DataError(f"{name}: labels must be whole numbers (int64), not {y.dtype}.")
     # The extremes of non-finite values are not finite, and finding them copies nothing.
     if x.numel() and not bool(torch.stack(x.aminmax()).isfinite().all()):
         row = int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0, 0])
         raise DataError(f"{name}: sample {row} holds a NaN or infinite value.")
-    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
-        row = int(((y < 0) | (y >= classes)).nonzero()[0, 0])
-        raise DataError(f"{name}: label {int(y[row])} of sample {row} is outside 0..{classes - 1}.")
 
 
 def true_log_ratio(

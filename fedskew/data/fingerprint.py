@@ -11,9 +11,13 @@ import numpy as np
 from torch import Tensor
 
 from fedskew.data.federation import Client, Federation
+from fedskew.problem import Problem
 
 HELD_OUT = "environment"
 """Rows of clients that count only where there are some: the first run folders knew of none."""
+
+TOLD = ("scales", "ranges", "stored", "profile")
+"""What says how samples were made, or what they are like."""
 
 
 def fingerprint(federation: Federation) -> str:
@@ -39,6 +43,14 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             inner = getattr(value, field.name)
             if field.name == "name" and isinstance(value, Federation):
                 continue
+            if isinstance(inner, Problem) and inner.classifies:
+                continue  # as it was before there were any others
+            if field.name in ("remarks", "prepared"):
+                continue  # the files, not the data
+            if field.name in TOLD or (field.name == "encoder" and (not inner or inner.plain)):
+                continue  # the samples tell them
+            if field.name in ("vocabulary", "text") and not inner:
+                continue  # as it was before there were any
             if field.name == HELD_OUT and isinstance(value, Client) and not len(inner):
                 continue
             yield from _leaves(inner, f"{path}.{field.name}")
@@ -48,6 +60,8 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(item, f"{path}.{place}")
     elif isinstance(value, Tensor):
         yield path, value.numpy()
+    elif isinstance(value, Problem):
+        yield path, (value.kind, value.positive, value.units)
     else:
         yield path, value
 

@@ -15,18 +15,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from fedskew.data.bounded import PIXELS, check_npz, check_regular, unzipped
+from fedskew.data.bounded import check_npz, check_regular, unzipped
 from fedskew.errors import DataError
 
 Array = NDArray[Any]
 
-IMAGE_SUFFIXES = frozenset({".png", ".ppm", ".pgm", ".jpg", ".jpeg", ".bmp"})
-OTHER_IMAGES = frozenset(
-    {".svg", ".gif", ".tif", ".tiff", ".webp", ".heic", ".avif", ".jp2", ".dcm"}
-)
-"""Images nobody would want to be left out without a word."""
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
@@ -171,55 +165,3 @@ def read_csv(path: Path, delimiter: str = ",") -> tuple[list[str], list[list[str
                 f"{path}: row {number} has {len(row)} cells where the header has {len(header)}."
             )
     return header, rows[1:]
-
-
-def read_image(path: Path, size: int | None = None, grey: bool | None = None) -> Array:
-    """An image as uint8 [H, W] or [H, W, 3]; grey None keeps grey images grey."""
-    check_regular(path)
-    try:
-        with Image.open(path) as image:
-            if image.width * image.height > PIXELS:
-                raise DataError(f"{path} has {image.width}x{image.height} pixels: make it smaller.")
-            if image.mode.startswith("I"):
-                # 16-bit X-rays: converting directly would clip everything above 255 to white.
-                picture = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
-            else:
-                picture = image.copy()
-            if grey is None:
-                grey = picture.mode in ("1", "L", "LA")
-            picture = picture.convert("L" if grey else "RGB")
-    except DataError:
-        raise
-    except Exception as error:  # a damaged image can fail in any way at all
-        raise DataError(f"{path} cannot be read as an image.") from error
-    if size is not None and picture.size != (size, size):
-        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(picture)
-
-
-def read_image_tree(
-    folder: Path, size: int | None = None, grey: bool | None = None
-) -> tuple[Array, list[str], list[str]]:
-    """Images [N, ...] of a tree owner/class/image in sorted order, with their owners and classes.
-
-    Without a size every image must already have the same one.
-    """
-    found = sorted(folder.glob("*/*/*"))
-    paths = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES]
-    for path in found:
-        if path.suffix.lower() in OTHER_IMAGES:
-            raise DataError(f"{path} is an image of a kind that is not read: make it a PNG file.")
-    owners = [path.parent.parent.name for path in paths]
-    for group in sorted(p for p in folder.iterdir() if p.is_dir()):
-        if group.name not in owners:
-            raise DataError(f"{group} has no images in class folders ({group.name}/class/image).")
-    if not paths:
-        raise DataError(f"{folder} has no images in folders owner/class/image.")
-    pixels = [read_image(path, size, grey) for path in paths]
-    for image, path in zip(pixels, paths, strict=True):
-        if image.shape != pixels[0].shape:
-            raise DataError(
-                f"{path} has shape {list(image.shape)}, but {paths[0]} has "
-                f"{list(pixels[0].shape)}; make all images alike."
-            )
-    return np.stack(pixels), owners, [path.parent.name for path in paths]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,13 +38,32 @@ class Layout:
         return tuple(name for name in self.files if find_file(folder, name) is None)
 
 
+def cache_folder() -> Path | None:
+    """Where fetched data go unless FEDSKEW_DATA says so; None for users without a home."""
+    home = os.path.expanduser("~")
+    if sys.platform == "darwin":
+        base = os.path.join(home, "Library", "Caches")
+    elif sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA", "")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        base = base if os.path.isabs(base) else os.path.join(home, ".cache")
+    return Path(base) / "fedskew" if os.path.isabs(base) else None
+
+
 def data_folders(data_dir: Path | None) -> Iterator[Path]:
-    """Data folders in the order they are searched; one the user named must be readable."""
+    """Data folders in the order they are searched; one the user named must be readable.
+
+    The cache folder, which nobody named, is searched last and may be absent.
+    """
     if data_dir is not None:
         yield _readable("data folder", Path(data_dir))
     if os.environ.get("FEDSKEW_DATA"):
         yield _readable("FEDSKEW_DATA", Path(os.environ["FEDSKEW_DATA"]))
     yield Path("data")
+    cache = cache_folder()
+    if cache is not None and cache.is_dir() and os.access(cache, os.R_OK | os.X_OK):
+        yield cache
 
 
 def _readable(what: str, folder: Path) -> Path:
@@ -116,6 +136,7 @@ def qmnist_folder(data_dir: Path | None) -> Path:
                 return root / place
     raise DataError(
         f"dataset 'mnist' with writers=true wants QMNIST-labels/{QMNIST_FILES[0]}.gz and "
-        f"{QMNIST_FILES[1]}.gz (looked in {', '.join(looked)}); get them from the QMNIST "
-        "repository of Facebook Research, then set FEDSKEW_DATA or pass --data-dir."
+        f"{QMNIST_FILES[1]}.gz (looked in {', '.join(looked)}); run 'fedskew data get "
+        "qmnist-labels', or get them from the QMNIST repository of Facebook Research, then set "
+        "FEDSKEW_DATA or pass --data-dir."
     )

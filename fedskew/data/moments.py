@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fedskew.data.dataset import Dataset
 from fedskew.data.prepare import ROWS_AT_ONCE, Floats
 from fedskew.types import Indices
+
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Moments:
         >>> Moments.of(np.array([[1.0], [5.0], [9.0]], np.float32), np.array([0, 1]))
         Moments(count=2, total=array([[6.]]), squares=array([[8.]]))
         """
-        axes = (0, 2, 3) if x.ndim == 4 else (0,)
+        axes = (0, *range(2, x.ndim))
         count = len(rows) * prod(x.shape[2:])
         chunks = [rows[i : i + ROWS_AT_ONCE] for i in range(0, len(rows), ROWS_AT_ONCE)]
         total = sum(x[c].sum(axis=axes, dtype=np.float64, keepdims=True) for c in chunks)
@@ -43,9 +44,20 @@ class Moments:
         squares = sum(np.square(x[c] - mean).sum(axis=axes, keepdims=True) for c in chunks)
         return cls(count, np.asarray(total), np.asarray(squares))
 
+    def plain(self) -> dict[str, Any]:
+        """As a message holds it."""
+        return {
+            "count": self.count, "total": self.total.tolist(), "squares": self.squares.tolist(),
+        }  # fmt: skip
 
-def figures(sent: Sequence[Moments]) -> tuple[Floats, Floats]:
-    """Mean and standard deviation over everybody's samples; a constant gets deviation 1.
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> Moments:
+        """From a message."""
+        return cls(told["count"], np.array(told["total"]), np.array(told["squares"]))
+
+
+def overall(sent: Sequence[Moments]) -> tuple[Doubles, Doubles]:
+    """Mean and standard deviation over everybody's samples; 0 where rounding is all that differs.
 
     Σ(x - m)² is, of every holder k, its own Σ(x - m_k)² and n_k·(m_k - m)².
     """
@@ -54,18 +66,12 @@ def figures(sent: Sequence[Moments]) -> tuple[Floats, Floats]:
     between = (each.count * np.square(each.total / each.count - mean) for each in sent)
     squares = sum(each.squares for each in sent) + sum(between)
     deviation = np.sqrt(squares / count)
-    deviation[deviation <= 1e-6 * np.abs(mean)] = 1.0  # rounding noise is not a spread
+    deviation[deviation <= 1e-6 * np.abs(mean)] = 0.0
+    return mean, deviation
+
+
+def figures(sent: Sequence[Moments]) -> tuple[Floats, Floats]:
+    """The same to scale by: a constant gets deviation 1."""
+    mean, deviation = overall(sent)
+    deviation[deviation == 0.0] = 1.0
     return mean.astype(np.float32), deviation.astype(np.float32)
-
-
-def standardised(dataset: Dataset, holders: Sequence[Indices]) -> Dataset:
-    """The samples scaled by figures of these rows, one entry a holder, if that is left to do.
-
-    Without any row there are no figures, and nothing is done.
-    """
-    x = dataset.x.numpy()
-    sent = [Moments.of(x, rows) for rows in holders if dataset.standardise and len(rows)]
-    if not sent:
-        return dataset
-    mean, deviation = map(torch.from_numpy, figures(sent))
-    return replace(dataset, x=(dataset.x - mean).div_(deviation), standardise=False)

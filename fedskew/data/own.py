@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedskew.data.bounded import check_regular, check_segments, most_unpacked
-from fedskew.data.dataset import Dataset, RawSamples, concatenate, read_shared, to_dataset
+from fedskew.data.bounded import check_segments
+from fedskew.data.dataset import Dataset, RawSamples, concatenate, to_dataset, with_problem
 from fedskew.data.datasets import DATASETS
-from fedskew.data.federation import Federation, checked_federation
-from fedskew.data.formats import Array, read_csv
+from fedskew.data.federation import Federation
+from fedskew.data.images.reading import SKIP, Wish
+from fedskew.data.images.samples import read_image_folders
 from fedskew.data.prepare import Preparation
-from fedskew.data.sources import read_owner_tree
+from fedskew.data.problem import Wanted
+from fedskew.data.shared_format import decided, read_undecided
+from fedskew.data.tables.reading import SUFFIXES
+from fedskew.data.tables.samples import Asked, read_samples
+from fedskew.data.texts import holds_texts, read_text_tree, reader_of
 from fedskew.errors import DataError
 from fedskew.registry.knobs import Knob, declared_knobs
 
-_TABLES = (".csv", ".parquet")
 MANY_ROWS = 20
 """Of so many rows, two should be of one class."""
-_CLIENT_FILES = (".npz", *_TABLES)
+CLIENT_FILES = (".npz", *SUFFIXES)
+"""What files of a user's own data are called."""
 
 
 def load_own(
@@ -32,56 +37,115 @@ def load_own(
     normalise: str = "standard",
     classes: Sequence[int | Sequence[int]] | None = None,
     image: Mapping[str, int] | None = None,
+    task: Wanted = "auto",
+    positive: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    labels: Sequence[str] | None = None,
+    partly: bool = False,
     label: Annotated[str, Knob("column of the labels in CSV and Parquet files")] = "label",
     image_size: Annotated[int | None, Knob("side that images are resized to", ge=1)] = None,
+    skip: Annotated[
+        float, Knob("share of image files that may be unreadable; they are left out", ge=0, lt=1)
+    ] = SKIP,
+    vocabulary: Annotated[
+        int | None,
+        Knob("token ids there are: an npz holds such ids, or words are hashed to them", ge=3),
+    ] = None,
+    length: Annotated[int | None, Knob("words of a text that are read; none: 128", ge=1)] = None,
+    signals: Annotated[bool, Knob("samples of an npz are channels by time, no images")] = False,
 ) -> Dataset:
-    """Samples from one npz, a folder with a file per client, or folders client/class/image.
+    """Samples from one npz, a folder with a file per client, or folders of images or texts.
 
-    In the folders each client owns its rows. ``label`` names the label column of CSV and Parquet
-    files, whose other columns are features; ``image_size`` resizes pictures to a square while
-    they are read, so that they may differ in size. The rest is as for named datasets: see
+    In folders client/class/file, and of files, each client owns its rows; in class/image nobody
+    does. Images may lie inside train/ and test/. ``label`` names the label column of CSV and
+    Parquet files (``labels`` several, for a multi-label problem), whose other columns are features,
+    as they look or as ``columns`` says (see :mod:`fedskew.data.tables.kinds`). ``partly`` says that
+    others hold more tables, so that not all ``columns`` to ignore need be here. ``image_size``
+    resizes pictures to a square while they are read, so that they may differ in size, as
+    ``image = {"side": 32}`` does; up to a share ``skip`` of them may be unreadable. ``vocabulary``
+    and ``length`` say how texts become token ids (:class:`~fedskew.data.tokens.TextReader`),
+    whether they stand in files client/class/text.txt or in a column that ``columns`` says is
+    "text"; a vocabulary also says that an npz holds such ids, and ``signals`` that it holds time
+    series of shape [channels, time]. An npz may say both by itself. ``task`` and
+    ``positive`` say what is learned of a sample, where the labels leave it open: see
+    :mod:`fedskew.data.problem`. The rest is as for named datasets: see
     :class:`~fedskew.data.prepare.Preparation`.
     """
     preparation = Preparation(normalise, classes, image)
     path = Path(source)
     try:
-        raw = _read_folder(path, label, image_size) if path.is_dir() else _read_file(path, label)
+        wish = Wish(image_size, image=image, skip=skip)
+        text = reader_of(vocabulary, length)
+        asked = Asked(labels or label, task, positive, columns, partly, text)
+        told = Told(vocabulary or 0, signals)
+        raw = (
+            _read_folder(path, asked, told, wish)
+            if path.is_dir()
+            else _read_file(path, asked, told)
+        )
     except PermissionError as error:
         raise DataError(f"no permission to read {error.filename}.") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-    return to_dataset(path.stem, raw, preparation)
+    return with_problem(to_dataset(path.stem, raw, preparation), task, positive)
 
 
 FILE_KNOBS = {n: knob for n, knob in declared_knobs(load_own).items() if knob.knob.text}
 """What federation.options says of a user's own files."""
 
 
-def _read_file(path: Path, label: str) -> RawSamples:
+class Told(NamedTuple):
+    """What a user tells of the samples in an npz, beside what it says itself."""
+
+    vocabulary: int
+    signals: bool
+
+    def read(self, path: Path) -> RawSamples:
+        found = read_undecided(path)
+        if self.vocabulary and found.vocabulary not in (0, self.vocabulary):
+            raise DataError(
+                f"{path} has a vocabulary of {found.vocabulary}, not {self.vocabulary}: leave "
+                "federation.options.vocabulary out."
+            )
+        return replace(
+            found,
+            vocabulary=self.vocabulary or found.vocabulary,
+            signals=self.signals or found.signals,
+        )
+
+
+def _read_file(path: Path, asked: Asked, told: Told) -> RawSamples:
     if not path.exists():
         raise DataError(f"{path} does not exist.")
-    if path.suffix.lower() in _TABLES:
-        return _join_tables(path, [_read_table(path, label)])
-    return read_shared(path)
+    if path.suffix.lower() in SUFFIXES:
+        return read_samples(path, [path], asked)
+    return decided(told.read(path), asked.task, asked.positive)
 
 
-def _read_folder(folder: Path, label: str, image_size: int | None) -> RawSamples:
+def _read_folder(folder: Path, asked: Asked, told: Told, wish: Wish) -> RawSamples:
     listed = [folder / name for name in sorted(os.listdir(folder)) if not name.startswith(".")]
-    files = [path for path in listed if path.suffix.lower() in _CLIENT_FILES and path.is_file()]
+    files = [path for path in listed if path.suffix.lower() in CLIENT_FILES and path.is_file()]
+    if not files and holds_texts(folder):
+        if told.signals:
+            raise DataError(f"{folder} holds texts, which are no signals: leave signals out.")
+        return read_text_tree(folder, asked.text)
     if not files and any(path.is_dir() for path in listed):
-        return read_owner_tree(folder, image_size)
+        return read_image_folders(folder, wish)
     if not files:
         raise DataError(
-            f"{folder} has neither a .npz, .csv or .parquet file per client nor folders of images."
+            f"{folder} has neither a .npz, .csv or .parquet file per client nor folders of images "
+            "or texts."
         )
     kinds = {path.suffix.lower() for path in files}
     if len(kinds) > 1:
         raise DataError(f"{folder} mixes {' and '.join(sorted(kinds))} files; keep to one kind.")
-    if kinds <= set(_TABLES):
-        tables = [_read_table(path, label) for path in files]
-        return _owned_by_file(_join_tables(folder, tables), files, [len(t.x) for t in tables])
-    parts = _same_classes([read_shared(path) for path in files])
-    return _owned_by_file(concatenate(folder, parts), files, [len(p.y) for p in parts])
+    if kinds <= set(SUFFIXES):
+        return read_samples(folder, files, asked)
+    parts = [told.read(path) for path in files]
+    if any(part.class_names for part in parts):
+        parts = _same_classes([decided(part, asked.task, asked.positive) for part in parts])
+    whole = decided(concatenate(folder, parts), asked.task, asked.positive)
+    return _owned_by_file(whole, files, [len(p.y) for p in parts])
 
 
 def _owned_by_file(raw: RawSamples, files: Sequence[Path], sizes: Sequence[int]) -> RawSamples:
@@ -100,135 +164,27 @@ def _same_classes(parts: Sequence[RawSamples]) -> list[RawSamples]:
     ]
 
 
-@dataclass(frozen=True)
-class _Table:
-    """One CSV or Parquet file: named features, and labels still as written."""
-
-    path: Path
-    columns: tuple[str, ...]
-    x: Array
-    labels: list[str]
-
-
-def _read_table(path: Path, label: str) -> _Table:
-    read = _read_csv_columns if path.suffix.lower() == ".csv" else _read_parquet_columns
-    columns = read(path)
-    if label not in columns:
-        raise DataError(f"{path} has no label column {label!r}; its columns: {', '.join(columns)}.")
-    labels = columns.pop(label)
-    if not labels:
-        raise DataError(f"{path} has no rows: a client needs at least one sample.")
-    if not columns:
-        raise DataError(f"{path} has no column besides the label {label!r}.")
-    x = np.stack([_numbers(path, name, cells) for name, cells in columns.items()], axis=1)
-    return _Table(
-        path, tuple(columns), x, [_label(path, label, i, v) for i, v in enumerate(labels)]
-    )
-
-
-def _read_csv_columns(path: Path) -> dict[str, list[Any]]:
-    header, rows = read_csv(path)
-    if len(set(header)) != len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise DataError(f"{path} has two columns named {twice!r}.")
-    return {name: [row[i] for row in rows] for i, name in enumerate(header)}
-
-
-def _read_parquet_columns(path: Path) -> dict[str, list[Any]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(
-            f"{path}: reading Parquet needs pyarrow: pip install 'fedskew[parquet]'."
-        ) from error
-    check_regular(path)
-    try:
-        about = pyarrow.parquet.read_metadata(path)
-        if about.num_rows * about.num_columns * 4 > most_unpacked(path.stat().st_size):
-            raise DataError(f"{path} holds far more cells than a file of its size can.")
-        columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
-    except DataError:
-        raise
-    except Exception as error:  # a damaged file can fail in any way at all
-        raise DataError(f"{path} is not a complete Parquet file.") from error
-    return columns
-
-
-def _numbers(path: Path, column: str, cells: Sequence[Any]) -> Array:
-    """A column as float32; only when that fails is the offending cell looked for."""
-    try:
-        values = np.array(cells, dtype=np.float64)
-        if any(isinstance(cell, str) and "_" in cell for cell in cells):
-            raise ValueError("Python's own way to write 1_000")
-    except (ValueError, TypeError, OverflowError):
-        values = np.array([float(cell) if _is_number(cell) else np.nan for cell in cells])
-    bad = ~(np.abs(values) <= np.finfo(np.float32).max)
-    if bad.any():
-        row = int(bad.argmax())
-        raise DataError(
-            f"{path}: row {row + 1}, column {column!r} holds {cells[row]!r:.60}, "
-            "which is not a finite number."
-        )
-    return values.astype(np.float32)
-
-
-def _is_number(cell: Any) -> bool:
-    try:
-        float(cell)
-    except (ValueError, TypeError, OverflowError):
-        return False
-    return not (isinstance(cell, str) and "_" in cell)
-
-
-def _label(path: Path, column: str, row: int, value: Any) -> str:
-    text = "" if value is None else str(value).strip()
-    if not text:
-        raise DataError(f"{path}: row {row + 1} has no label in column {column!r}.")
-    return text
-
-
-def _join_tables(origin: Path, tables: Sequence[_Table]) -> RawSamples:
-    """Tables with the same columns; the labels written anywhere are the classes of all."""
-    first = tables[0]
-    for table in tables[1:]:
-        if table.columns != first.columns:
-            differing = set(table.columns) ^ set(first.columns)
-            what = f"column {min(differing)!r}" if differing else "the order of columns"
-            raise DataError(f"{table.path} and {first.path} differ in {what}.")
-    labels = [label for table in tables for label in table.labels]
-    class_names = tuple(sorted(set(labels), key=_numbers_first))
-    index = {name: i for i, name in enumerate(class_names)}
-    y = np.array([index[label] for label in labels], dtype=np.int64)
-    return RawSamples(origin, np.concatenate([table.x for table in tables]), y, class_names)
-
-
 def check_learnable(source: str, data: Dataset) -> None:
-    """Refuse samples that nothing can be learned from, and measurements where classes are wanted:
-    fractions, or a label of its own for each row.
-    """
+    """Refuse samples that nothing can be learned from, and classes of one row each."""
     check_segments(source, data.segment)
     if bool((data.x == data.x[0]).all()):
         raise DataError(f"{source}: all samples are the same; nothing can be learned from them.")
     names, rows = data.class_names, len(data.y)
-    fraction = next((n for n in names if _is_number(n) and not float(n).is_integer()), None)
-    if fraction is not None:
-        raise DataError(
-            f"{source}: label {fraction} is a fraction: labels must be classes, by name or number."
-        )
     if rows > MANY_ROWS and len(names) == rows:
         raise DataError(
             f"{source}: all {rows} labels differ, so they are no classes: name the right column "
-            "with federation.options.label."
+            "with --label or federation.label."
         )
-
-
-def _numbers_first(label: str) -> tuple[bool, float, str]:
-    """Sort 2 before 10, and numbers before words."""
-    number = float(label) if _is_number(label) else float("nan")
-    return (number != number, 0.0 if number != number else number, label)
 
 
 def load_function(target: str, **knobs: Any) -> Federation:
     """The federation that a user's ``module:function`` returns when called with these knobs."""
-    return checked_federation(f"dataset {target!r}", DATASETS.find(target).make(**knobs))
+    entry = DATASETS.find(target)
+    made = entry.make(**knobs)
+    if not isinstance(made, Federation):
+        hint = " Hand it to fedskew.federation_from." if isinstance(made, Mapping) else ""
+        raise DataError(
+            f"{entry.title} returned {type(made).__name__}, not a fedskew Federation.{hint} "
+            f"{entry.contract}"
+        )
+    return made

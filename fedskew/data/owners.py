@@ -83,8 +83,9 @@ def _by_owner(name: str, owners: Labels | None, min_samples: int) -> list[Indice
     """The rows of each owner that has enough of them."""
     if owners is None:
         raise DataError(
-            f"partition {name!r} needs a dataset that records the owner of each sample: choose "
-            "another dataset or another partition."
+            f"partition {name!r} needs a dataset that records the owner of each sample: set "
+            "federation.partition to 'dirichlet', 'iid' or another (fedskew list partitions), or "
+            "give clients files of their own, images in CLIENT/CLASS/ folders."
         )
     order = np.argsort(owners, kind="stable")
     _, first = np.unique(owners[order], return_index=True)

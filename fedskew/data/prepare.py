@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 from fedskew.data.formats import Array
 from fedskew.errors import ConfigError, DataError, unknown
 
-NORMALISATIONS = ("standard", "unit", "signed")
+NORMALISATIONS = ("standard", "unit", "signed", "client")
 IMAGE_SETTINGS = ("side", "channels")
 ROWS_AT_ONCE = 4096
 _VALUES_AT_ONCE = 2**24
@@ -34,7 +34,8 @@ class Preparation:
     ``normalise`` is "standard" (zero mean and unit deviation over the training rows of the clients
     that train, or the published figures where everybody uses them), "unit" (images in 0..1,
     features as stored) or "signed" (images in -1..1, as a decoder that ends in tanh gives them;
-    features are refused, for no range of theirs is known). ``classes`` keeps only these classes,
+    features are refused, for no range of theirs is known) or "client" (zero mean and unit deviation
+    over each client's own training rows, after all skews). ``classes`` keeps only these classes,
     renumbered in this order; a list among them makes several into one: ``[[0, 1, 2], [3, 4]]``.
     ``image`` is ``{"side": 32, "channels": 3}`` or one of the two: images are resized to a square
     (bilinear, smoothed where they shrink), grey is copied to three channels, and colour becomes
@@ -103,6 +104,21 @@ def as_floats(origin: Path | str, x: Array, image: Mapping[str, int] | None = No
     return converted
 
 
+def as_sequences(origin: Path | str, x: Array, preparation: Preparation, tokens: bool) -> Array:
+    """Token ids as they are, or signals [N, channels, time] in float32."""
+    what = "token ids" if tokens else "signals"
+    if preparation.image is not None:
+        raise DataError(
+            f"image needs images, but the samples of {origin} are {what}: leave it out."
+        )
+    if preparation.normalise == "signed" or (tokens and preparation.normalise == "client"):
+        raise ConfigError(
+            f"federation.normalise = {preparation.normalise!r} does not fit the {what} of {origin}"
+            f"{', which are names and no amounts' if tokens else ''}: leave it out."
+        )
+    return x.astype(np.int64 if tokens else np.float32)
+
+
 def _shape(
     origin: Path | str, stored: tuple[int, ...], image: Mapping[str, int]
 ) -> tuple[int, ...]:
@@ -162,13 +178,17 @@ def convert(images: Tensor, shape: Sequence[int]) -> Tensor:
 
 def scale(
     origin: Path | str, x: Floats, normalise: str, published: tuple[float, float] | None
-) -> None:
-    """Normalise in place, as far as no figures of the data are needed: see ``Dataset``."""
+) -> tuple[float, float]:
+    """Normalise in place, as far as no figures of the data are needed: see ``Dataset``.
+
+    What was subtracted, and what was divided by.
+    """
     if normalise == "standard" and published:
         mean, deviation = published
         x -= mean
         x /= deviation
-    elif normalise == "signed":
+        return published
+    if normalise == "signed":
         if x.ndim == 2:
             raise DataError(
                 f"normalise='signed' needs images, but a sample of {origin} is {x.shape[1]} "
@@ -182,3 +202,5 @@ def scale(
             )
         x *= 2
         x -= 1
+        return 0.5, 0.5
+    return 0.0, 1.0

@@ -108,7 +108,7 @@ def expanded(name: str, options: Mapping[str, Any], normalise: str) -> Expanded:
         knobs.setdefault("correlation", list(CLASS_CORRELATION))
     return Expanded(
         base,
-        "unit" if preset.unit else normalise,
+        "unit" if preset.unit and normalise != "client" else normalise,
         {"name": preset.skew, **knobs},
         None if preset.classes is None else [list(group) for group in preset.classes],
         None if preset.image is None else dict(preset.image),

@@ -10,6 +10,7 @@ from scipy.special import expit, log_expit
 
 from fedskew.data.federation import Client, Federation, Floats, all_rows, true_log_ratio
 from fedskew.data.prepare import ROWS_AT_ONCE
+from fedskew.data.skew_tools import need_numbers
 from fedskew.errors import DataError
 from fedskew.registry.knobs import Knob
 from fedskew.rng import keyed_rng
@@ -35,6 +36,7 @@ def selection(
     rows = np.unique(np.concatenate([all_rows(c) for c in federation.by_name.values()]))
     place = np.full(len(federation.y), -1)
     place[rows] = np.arange(len(rows))
+    need_numbers("skew 'selection'", federation)
     z = strength * _components(federation, rows)
     names = sorted(federation.by_name)
     angles = 2 * np.pi * np.arange(len(names)) / len(names)

@@ -19,7 +19,7 @@ from torch.nn.functional import affine_grid, grid_sample
 from fedskew.data.colour import colour
 from fedskew.data.federation import Federation, checked_federation
 from fedskew.data.selection_skew import selection
-from fedskew.data.skew_tools import need_images, need_unit_scale, part
+from fedskew.data.skew_tools import need_images, need_numbers, need_unit_scale, part
 from fedskew.errors import ConfigError
 from fedskew.registry.entries import Entry, Registry
 from fedskew.registry.knobs import Knob
@@ -190,6 +190,7 @@ def noise(
     k counts all clients (unseen ones too) in the order of their names, from 0. ``clip`` cuts
     to [0, 1] afterwards, so it expects values of unit scale. The central test set stays clean.
     """
+    need_numbers("skew 'noise'", federation)
     if clip:
         need_unit_scale("noise", federation.x, " or set clip to false")
     disjoint = part(federation)

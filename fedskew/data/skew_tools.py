@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,15 @@ def need_images(kind: str, federation: Federation, channels: int | None = None) 
         wanted = "images" if channels is None else "grey images (one channel)"
         raise DataError(
             f"skew {kind!r} needs {wanted}, but a sample of {federation.name} has shape {shape}."
+        )
+
+
+def need_numbers(what: str, federation: Federation) -> None:
+    """Refuse token ids, which are names: nothing can be added to them or measured between them."""
+    if federation.vocabulary:
+        raise DataError(
+            f"{what} changes or measures numbers, but the samples of {federation.name} are token "
+            "ids: leave it out."
         )
 
 
@@ -103,3 +112,23 @@ def part(federation: Federation) -> DisjointClients:
         source.append(shared)
         end += len(shared)
     return DisjointClients(federation, np.concatenate(source), members)
+
+
+def scaled_apart(
+    federation: Federation,
+    own: Mapping[str, Callable[[Tensor], Tensor]],
+    others: Callable[[Tensor], Tensor],
+    central: Sequence[Client] = (),
+) -> Federation:
+    """Every client's samples scaled in its own way, those of anybody else in another.
+
+    ``central`` are the clients the central test set was collected from, with the rows it has of
+    their test splits: these are scaled as their clients scale them.
+    """
+    parties = part(federation)
+    x = others(federation.x)[parties.source]
+    for client in central:
+        x[client.test] = own[client.name](federation.x[client.test])
+    for _, client, rows in parties:
+        x[rows] = own.get(client.name, others)(federation.x[parties.source[rows]])
+    return parties.holding(x)

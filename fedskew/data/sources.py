@@ -18,12 +18,13 @@ from fedskew.data.formats import (
     read_cifar_binary,
     read_csv,
     read_idx,
-    read_image,
-    read_image_tree,
     read_leaf,
     read_numbers,
     read_text,
 )
+from fedskew.data.images.one import read_image
+from fedskew.data.images.reading import Wish
+from fedskew.data.images.samples import read_image_folders
 from fedskew.data.pickles import read_cifar_pickle, read_names
 from fedskew.errors import DataError
 from fedskew.types import Indices
@@ -264,23 +265,12 @@ def _activities(folder: Path) -> tuple[str, ...]:
     return tuple(line.split()[-1] for line in read_text(listing).splitlines() if line.strip())
 
 
-def read_owner_tree(folder: Path, size: int | None = None, grey: bool | None = None) -> RawSamples:
-    """A tree owner/class/image."""
-    x, owner_of, class_of = read_image_tree(folder, size, grey)
-    owners, owner = np.unique(owner_of, return_inverse=True)
-    classes, y = np.unique(class_of, return_inverse=True)
-    return RawSamples(
-        folder, x, y, tuple(map(str, classes)), owner=owner, owner_names=tuple(map(str, owners))
-    )
-
-
 def read_chest_folder(folder: Path) -> RawSamples:
     """X-rays by source; a tree of splits looks the same, but its owners would be the splits."""
-    raw = read_owner_tree(folder, size=32, grey=True)
-    if set(raw.owner_names) <= {"train", "val", "test"}:
+    raw = read_image_folders(folder, Wish(size=32, grey=True))
+    if raw.owner is None:
         raise DataError(
-            f"{folder} is sorted by {', '.join(raw.owner_names)}, not by source; "
-            "put the images into SOURCE/CLASS/ folders."
+            f"{folder} is not sorted by source: put the images into SOURCE/CLASS/ folders."
         )
     return raw
 

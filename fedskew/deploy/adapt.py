@@ -15,22 +15,22 @@ from torch import nn
 
 from fedskew.config import Config, config_of
 from fedskew.data.federation import Client, Federation
+from fedskew.data.scaling import in_scale
 from fedskew.deploy.model import (
-    AT_ONCE,
-    NOT_ADAPTED,
     Deployed,
-    Threshold,
     about_run,
     empty_model,
     finished_run,
     has_global,
     of_run,
     run_model,
-    validation_threshold,
+    with_usual,
 )
 from fedskew.deploy.newcomer import begun, newcomers
-from fedskew.deploy.preparation import SamplePreparation, preparation_of
+from fedskew.deploy.prediction import Prediction
+from fedskew.deploy.preparation import preparation_of
 from fedskew.deploy.samples import Samples, prepared, read_samples
+from fedskew.deploy.threshold import NOT_ADAPTED, Threshold, validation_threshold
 from fedskew.errors import ConfigError, DataError, RunError
 from fedskew.federate.confidence import ACCURACY, check_share
 from fedskew.federate.holdings import Holdings
@@ -42,9 +42,11 @@ from fedskew.methods import find
 from fedskew.parts.report import PERSONAL, SHARED
 from fedskew.runs.experiment import Run
 from fedskew.runs.folder import RunFolder
+from fedskew.runs.preparation import SamplePreparation
 from fedskew.types import Groups, Indices
 
 NEWCOMER = "newcomer"
+NEVER_SCORED = ""
 EPOCHS = 10
 """Epochs of adaptation if neither the user nor the run nor its method gives a number."""
 
@@ -63,7 +65,7 @@ def adapt(
     patience: int | None = None,
     seed: int | None = None,
     accuracy: float = ACCURACY,
-    label: str = "label",
+    label: str | None = None,
     data_dir: str | Path | None = None,
     allow_code: bool = False,
 ) -> Deployed:
@@ -98,12 +100,17 @@ def adapt(
         holdings = replace(holdings, plan=replace(holdings.plan, seed=seed))
     module = _adapted(holdings, start, own=client is not None)
     facts = _adaptation_facts(how, holdings, labels, preparation)
-    for when, model in (("before", start.module), ("after", module)):
-        facts[f"right_{when}"] = _right(model, samples, labels)
+    for when, model in (("before", start), ("after", replace(start, module=module))):
+        facts |= {f"{what}_{when}": found for what, found in _scored(model, samples).items()}
     scored = _tuning(config) == _tuning(finished.config)
-    threshold, notes = _threshold(finished.path, accuracy, how.label if scored else NOT_ADAPTED)
+    threshold: Threshold | None = None
+    notes: list[str] = []
+    if preparation.problem.classifies:
+        threshold, notes = _threshold(finished.path, accuracy, how.label if scored else NOT_ADAPTED)
     about = {**start.about, "adapted": facts, "notes": notes}
     made = Deployed(module, preparation, about, threshold)
+    # Models adapted in another way are more or less sure than this one.
+    made = with_usual(made, finished, None, how.label if scored else NEVER_SCORED)
     if out is not None:
         made.save(_free(Path(out)))
     return made
@@ -115,6 +122,13 @@ def _check_shots(shots: int | None, labels: Indices, preparation: SamplePreparat
         return
     if shots < 1:
         raise ConfigError(f"shots must be at least 1 sample per class, not {shots}.")
+    if not preparation.problem.classifies:
+        if shots > len(labels):
+            raise ConfigError(
+                f"shots asks for {shots} samples, but there are {len(labels)}: ask for fewer, or "
+                "leave shots out to use all."
+            )
+        return
     for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
         if count < shots:
             raise ConfigError(
@@ -144,12 +158,18 @@ def _holdings(
     config: Config, samples: Samples, labels: Indices, preparation: SamplePreparation
 ) -> Holdings:
     """What the newcomer works with: the run's recipe and settings, and only its own samples."""
+    problem = preparation.problem
+    y = torch.from_numpy(labels)
+    if problem.units is not None:
+        y = in_scale(y, problem.units)
     federation = Federation(
         "the new client's samples",
         samples.x,
-        torch.from_numpy(labels),
+        y if problem.classifies else y.float(),
         preparation.class_names,
         (Client(NEWCOMER, np.arange(len(labels))),),
+        problem=problem,
+        vocabulary=preparation.vocabulary,
     )
     return newcomers(config, federation)
 
@@ -185,11 +205,15 @@ def _adapted(holdings: Holdings, start: Deployed, own: bool) -> nn.Module:
     return module.eval()
 
 
-def _right(model: nn.Module, samples: Samples, labels: Indices) -> int:
-    """How many samples a model gets right."""
-    with torch.no_grad():
-        found = torch.cat([model(part).argmax(dim=1) for part in torch.split(samples.x, AT_ONCE)])
-    return int((found.numpy() == labels).sum())
+def _scored(model: Deployed, samples: Samples) -> dict[str, float]:
+    """How many samples a model gets right, or how far it is off."""
+    found = Prediction(
+        model.answers(samples.x), 0.0, model.preparation.class_names, samples.y,
+        problem=model.preparation.problem,
+    )  # fmt: skip
+    if found.errors is not None:
+        return {"rmse": found.errors[0]}
+    return {} if found.right is None else {"right": int(found.right.sum())}
 
 
 def _tuning(config: Config) -> dict[str, Any]:
@@ -226,8 +250,13 @@ def _adaptation_facts(
     """How a model was adapted, in plain values."""
     phases = [holdings.training(phase) for phase in how.phases]
     trained = {name.partition(".")[0] for phase in phases for name in phase.trained}
-    counts = np.bincount(labels, minlength=len(preparation.class_names)).tolist()
-    named = dict(zip(preparation.class_names, counts, strict=True))
+    names = preparation.class_names
+    counts: Any = []
+    if preparation.problem.classifies:
+        counts = np.bincount(labels, minlength=len(names)).tolist()
+    elif names:
+        counts = labels.sum(axis=0).astype(int).tolist()
+    named = dict(zip(names, counts, strict=True))
     return {
         "how": how.label,
         "samples": len(labels),

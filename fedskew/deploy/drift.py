@@ -40,6 +40,7 @@ from fedskew.federate.scoring import SampleScores, score_samples, scored
 from fedskew.federate.tasks import ScoreTask
 from fedskew.methods import find
 from fedskew.parts.report import PERSONAL, SHARED
+from fedskew.parts.scores import decided
 from fedskew.rng import stream, torch_seed
 from fedskew.runs.experiment import Run
 from fedskew.types import Groups, Indices, Tensors
@@ -170,7 +171,7 @@ def _labels(holdings: Holdings, client: Client, how: Adapt) -> int:
 
 
 def _counted(found: SampleScores, threshold: float) -> Counted:
-    confidence = found.values["test"]["confidence"]
+    confidence, _ = decided(found.values["test"]["output"])
     return Counted(int((confidence < threshold).sum()), len(confidence))
 
 

@@ -6,10 +6,9 @@ import copy
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import fmean, median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,24 @@ from torch import Tensor, nn
 from torch.nn.utils import prune as pruning
 
 from fedskew.data.federation import Client, Federation
-from fedskew.deploy.int8 import Int8, in_int8, load_plain, plain_tensors, quantised, weights
-from fedskew.deploy.model import AT_ONCE, finished_run, of_run, owners_of, run_model
+from fedskew.deploy.export_report import ExportReport
+from fedskew.deploy.files import KEY, OneFile, metadata, write_onnx, write_torch
+from fedskew.deploy.int8 import Int8, in_int8, load_plain, plain_tensors, quantised
+from fedskew.deploy.measured import HeldOut, measured
+from fedskew.deploy.model import (
+    EXPORTED,
+    Deployed,
+    finished_run,
+    of_run,
+    owners_of,
+    run_model,
+    with_usual,
+    without_decoder,
+)
 from fedskew.deploy.preparation import preparation_of, run_federation
+from fedskew.deploy.threshold import validation_threshold
 from fedskew.engine.torch_private import is_convolution
-from fedskew.errors import DataError, RunError, unknown
+from fedskew.errors import DataError, FedskewError, RunError, unknown
 from fedskew.federate.confidence import check_share
 from fedskew.methods import find
 from fedskew.models import seeded
@@ -35,116 +47,130 @@ from fedskew.trust.consent import allow_code_in, code_named_in, found_in_file
 
 CALIBRATION = 512
 """How many training samples are used to find the ranges of a model's activations."""
-TIMED = 50
-ABOUT = "fedskew"
+ABOUT = KEY
+FORMS = ("onnx", "torch", "safetensors")
 AS_TRAINED, FLOAT = "as trained", "float32"
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One form of the model: how large it is, and what that does to its answers.
-
-    ``bytes`` and ``gzipped`` are the sizes of its file before and after compression: only
-    compression saves space for zeros. ``agrees`` is the share of test samples for which it gives
-    the float model's answer, ``milliseconds`` the median time per sample on this machine.
-    """
-
-    name: str
-    file: str | None
-    parameters: int
-    zeros: int
-    bytes: int
-    gzipped: int
-    accuracy: float
-    agrees: float
-    milliseconds: float
-
-
-@dataclass(frozen=True)
-class ExportReport:
-    """What was exported; printed as a table."""
-
-    folder: Path
-    client: str | None
-    tested: int
-    variants: tuple[Variant, ...]
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        header = ("variant", "parameters", "zeros", "bytes", "gzipped", "accuracy",
-                  "as float", "ms", "file")  # fmt: skip
-        rows = [header] + [
-            (v.name, f"{v.parameters:,}", f"{v.zeros / v.parameters:.0%}", f"{v.bytes:,}",
-             f"{v.gzipped:,}", f"{v.accuracy:.4f}", f"{v.agrees:.4f}", f"{v.milliseconds:.2f}",
-             v.file or "–")
-            for v in self.variants
-        ]  # fmt: skip
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        whom = f"client {self.client!r}" if self.client else "all clients, the mean of theirs"
-        about = f"accuracy on {self.tested} test samples of {whom}; written to {self.folder}"
-        return "\n".join([*lines, "", about, *(f"note: {note}" for note in self.notes)])
 
 
 def export(
     run: str | Path | Run,
     out: str | Path,
     *,
+    form: str = "safetensors",
     client: str | None = None,
     int8: bool = True,
     prune: float | None = None,
     data_dir: str | Path | None = None,
     allow_code: bool = False,
 ) -> ExportReport:
-    """Write what a device needs to predict, in every form asked for, and measure each.
+    """Write what a device needs to predict, and say how it is loaded there.
+
+    ``form`` "onnx" and "torch" are one file that takes raw numbers and answers, preparation
+    included; "safetensors" are the numbers of the model in every variant asked for, each measured
+    on test samples if the run's data are here. :func:`load_export` reads any of these.
 
     It is the model of ``client`` if clients of the run have their own models, else the global
     one; with ``client`` it is calibrated and tested on that client's data alone. A decoder is left
     out. ``prune`` sets that share of the weights of all convolutions and linear layers to zero,
     the smallest first, without training afterwards; such files are gzipped, because zeros only
-    save space when compressed. :func:`load_export` reads any of the files.
+    save space when compressed.
     """
+    if form not in FORMS:
+        raise unknown("format", form, FORMS)
     if prune is not None:
         check_share("prune", prune)
     finished = finished_run(run, allow_code=allow_code)
-    directory = None if data_dir is None else Path(data_dir)
     folder = Path(out)
     if (folder / "config.json").exists():
         raise RunError(f"{folder} is the folder of a run: choose another one for the exports.")
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose a folder for the exports.")
     has_own = bool(owners_of(finished))
     whole = run_model(finished, client if has_own else None)
+    directory = None if data_dir is None else Path(data_dir)
     preparation = preparation_of(finished, directory)
-    about = of_run(finished, whole, preparation, client if has_own else None).about
-    federation = run_federation(finished, directory)
-    clients = _concerned(federation, client)
-    samples, test = _calibration(federation, clients), HeldOut.of(federation, clients)
+    made = of_run(finished, whole, preparation, client if has_own else None)
+    mine = preparation.of_client(client) if client else preparation
+    made = with_usual(replace(made, preparation=mine), finished, directory)
+    federation, notes = _data(finished, directory)
+    clients = () if federation is None else _concerned(federation, client)
+    samples = None if federation is None else _calibration(federation, clients)
+    models, why = _variants(without_decoder(whole), samples, int8, prune)
     make_folder(folder)
-    (preparation.of_client(client) if client else preparation).save(folder)
+    notes = (*notes, *why)
+    if form == "safetensors":
+        test = None if federation is None else HeldOut.of(federation, clients)
+        report = _in_variants(folder, client, made, models, test, notes)
+    else:
+        report = _in_one_file(folder, form, client, made, models, notes)
+    made.save_inputs(folder)
+    variants = [asdict(variant) for variant in report.variants]
+    files = [file.path.name for file in report.files]
+    threshold = None
+    with suppress(FedskewError):  # few validation samples choose none
+        threshold = vars(validation_threshold(finished.path))
+    told = {"variants": variants, "files": files, "notes": notes, "threshold": threshold}
+    about = {**made.about, **told}
+    write_json(folder / EXPORTED, about)
+    return report
 
-    models, notes = _variants(without_decoder(whole), samples, int8, prune)
-    expected = test.answers(whole)
-    measured = []
+
+def _data(run: Run, directory: Path | None) -> tuple[Federation | None, tuple[str, ...]]:
+    """The run's data, or a note on what cannot be done without them."""
+    try:
+        return run_federation(run, directory), ()
+    except FedskewError as error:
+        first = str(error).partition(":")[0]
+        return None, (f"nothing was measured, for the run's data cannot be had here ({first})",)
+
+
+def _in_variants(
+    folder: Path,
+    client: str | None,
+    made: Deployed,
+    models: Mapping[str, tuple[nn.Module, Int8 | None]],
+    test: HeldOut | None,
+    notes: tuple[str, ...],
+) -> ExportReport:
+    about, whole = {**made.about, **metadata(made.preparation, {})}, made.module
+    rows, files = [], []
     if hasattr(whole, "decoder"):
         # The model the run itself saved, to see what the decoder costs.
-        measured.append(_measured(AS_TRAINED, None, whole, packed(whole, about), test, expected))
+        rows.append(measured(AS_TRAINED, None, whole, packed(whole, about), test, whole))
     for name, (model, kind) in models.items():
         content = packed(model, {**about, "variant": name, "int8": kind})
         path = _write(folder, name, content)
         # Measure what a device would load, not what was written.
-        loaded = load_export(path)
-        measured.append(_measured(name, path.name, loaded, content, test, expected))
-    tested = sum(len(y) for y in test.y)
-    report = ExportReport(folder, client, tested, tuple(measured), notes)
-    variants = [asdict(variant) for variant in report.variants]
-    write_json(folder / "export.json", {**about, "variants": variants, "notes": notes})
-    return report
+        rows.append(measured(name, path.name, load_export(path), content, test, whole))
+        if path.suffix != ".gz":
+            files.append(OneFile(path, "int8" if kind else "safetensors", len(content)))
+    tested = sum(len(y) for y in test.y) if test else 0
+    return ExportReport(folder, client, tested, tuple(rows), notes, tuple(files))
+
+
+def _in_one_file(
+    folder: Path,
+    form: str,
+    client: str | None,
+    made: Deployed,
+    models: Mapping[str, tuple[nn.Module, Int8 | None]],
+    notes: tuple[str, ...],
+) -> ExportReport:
+    write, suffix = {"onnx": (write_onnx, ".onnx"), "torch": (write_torch, ".pt")}[form]
+    files = []
+    for name, (model, kind) in models.items():
+        if kind is not None and form == "onnx":
+            continue  # torch's own int8 has no counterpart in ONNX
+        stem = "model" if name == FLOAT else f"model-{_plain(name)}"
+        about = {**made.about, "variant": name}
+        files.append(write(folder / f"{stem}{suffix}", model, made.preparation, about))
+    if form == "onnx" and any(kind is not None for _, kind in models.values()):
+        notes = (*notes, "int8 is left to onnxruntime.quantization.quantize_dynamic for ONNX files")
+    return ExportReport(folder, client, 0, (), notes, tuple(files))
 
 
 def _variants(
-    slim: nn.Module, samples: Tensor, int8: bool, prune: float | None
+    slim: nn.Module, samples: Tensor | None, int8: bool, prune: float | None
 ) -> tuple[dict[str, tuple[nn.Module, Int8 | None]], tuple[str, ...]]:
     """The forms of a model by name, each with its kind of int8, and notes about them."""
     models: dict[str, tuple[nn.Module, Int8 | None]] = {FLOAT: (slim, None)}
@@ -160,7 +186,7 @@ def _variants(
 
 
 def _write(folder: Path, name: str, content: bytes) -> Path:
-    path = folder / f"{name.replace(' ', '-').replace('%', '')}.safetensors"
+    path = folder / f"{_plain(name)}.safetensors"
     if "pruned" in name:
         path = path.with_name(f"{path.name}.gz")
         content = gzip.compress(content, mtime=0)
@@ -168,13 +194,8 @@ def _write(folder: Path, name: str, content: bytes) -> Path:
     return path
 
 
-def without_decoder(module: nn.Module) -> nn.Module:
-    """The part that predicts: all of a classifier, or encoder and classifier of a CI-VAE."""
-    if not hasattr(module, "decoder"):
-        return module
-    slim = copy.deepcopy(module)
-    del slim.decoder
-    return slim
+def _plain(name: str) -> str:
+    return name.replace(" ", "-").replace("%", "")
 
 
 def pruned(module: nn.Module, share: float) -> nn.Module:
@@ -235,65 +256,3 @@ def _calibration(federation: Federation, clients: Sequence[Client]) -> Tensor:
     if not len(rows):
         raise DataError(f"client {clients[0].name!r} has no training samples to calibrate with.")
     return federation.x[rows[:: -(-len(rows) // CALIBRATION)]]
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """The test samples of some clients, client by client."""
-
-    x: tuple[Tensor, ...]
-    y: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, federation: Federation, clients: Sequence[Client]) -> HeldOut:
-        rows = [client.test for client in clients if len(client.test)]
-        if not rows:
-            raise DataError("there are no test samples to measure an export on.")
-        return cls(tuple(federation.x[r] for r in rows), tuple(federation.y[r] for r in rows))
-
-    def answers(self, module: nn.Module) -> tuple[Tensor, ...]:
-        """The class that a model predicts for every sample."""
-        with torch.no_grad():
-            return tuple(
-                torch.cat([module(part).argmax(dim=1) for part in torch.split(x, AT_ONCE)])
-                for x in self.x
-            )
-
-
-def _measured(
-    name: str,
-    file: str | None,
-    module: nn.Module,
-    content: bytes,
-    test: HeldOut,
-    expected: Sequence[Tensor],
-) -> Variant:
-    """A variant's sizes, its answers, and how fast it gives them."""
-    numbers = weights(module)
-    found = test.answers(module)
-    return Variant(
-        name=name,
-        file=file,
-        parameters=sum(t.numel() for t in numbers),
-        zeros=sum(int((t == 0).sum()) for t in numbers),
-        bytes=len(content),
-        gzipped=len(gzip.compress(content, mtime=0)),
-        accuracy=_agreement(found, test.y),
-        agrees=_agreement(found, expected),
-        milliseconds=1e3 * _seconds(module, test.x[0][:1]),
-    )
-
-
-def _agreement(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """The mean over clients of how often two lists of classes agree."""
-    return fmean(float((a == b).float().mean()) for a, b in zip(ours, theirs, strict=True))
-
-
-def _seconds(module: nn.Module, sample: Tensor) -> float:
-    times = []
-    with torch.no_grad():
-        for _ in range(TIMED):
-            begun = perf_counter()
-            module(sample)
-            times.append(perf_counter() - begun)
-    return median(times)

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from fedskew.data.dataset import numbered
 from fedskew.data.federation import Federation
 from fedskew.deploy.model import finished_run, run_model
-from fedskew.deploy.preparation import FILE, load_preparation, run_federation
+from fedskew.deploy.preparation import run_federation
 from fedskew.deploy.realism import Realism, realism
 from fedskew.errors import ConfigError, FedskewError, RunError
 from fedskew.federate.confidence import check_share
+from fedskew.federate.predictions import load_predictions
 from fedskew.parts.generative import decode, latent_of
 from fedskew.rng import stream
 from fedskew.runs.experiment import Run
+from fedskew.runs.preparation import FILE, load_preparation
 from fedskew.store import make_folder, save_arrays, write_json
 from fedskew.types import Indices
 from fedskew.views.generative import bound
@@ -113,7 +115,7 @@ def generate(
     count: int,
     *,
     client: str | None = None,
-    threshold: float = THRESHOLD,
+    threshold: float | None = None,
     balanced: bool = True,
     spread: float = 1.0,
     check: bool = True,
@@ -125,7 +127,8 @@ def generate(
     """Samples that a run's decoder makes of codes drawn from N(0, I); saved in ``out``.
 
     The decoder is the global model's or that of ``client``. The classifier reads the codes and
-    gives the labels; samples whose label is less probable than ``threshold`` are dropped.
+    gives the labels; samples whose label is less probable than ``threshold`` are dropped. If none
+    is given, they are as sure as the model is of half of the run's validation samples, or 0.9.
     ``balanced`` asks for the same number of every class; otherwise the classes are as drawn. A
     ``spread`` (the codes' standard deviation) above 1 reaches classes that lie far out. With
     ``check`` they are compared with the run's real data: see :mod:`fedskew.deploy.realism`.
@@ -134,17 +137,23 @@ def generate(
     finished = finished_run(run, allow_code=allow_code)
     model = run_model(finished, client)
     labels = _has_classifier(model, finished)
+    least = _usual_confidence(finished) if threshold is None else threshold
     seed = finished.config.seed if seed is None else seed
     federation, notes = _real_data(finished, data_dir) if check else (None, [])
     names = federation.class_names if federation else _class_names(finished)
     rng = stream(seed, "generate", client or "")
-    drawn = draw(model, count, len(names) if labels else 0, threshold, balanced, spread, rng)
+    drawn = draw(model, count, len(names) if labels else 0, least, balanced, spread, rng)
     x = decode(bound(model), drawn.codes)
     missing = {names[label]: short for label, short in enumerate(drawn.missing) if short}
     if not labels:
         notes.append("the model has no classifier, so the samples have no labels.")
     if len(x) < count:
-        notes.append(_too_few(len(x), drawn.tries, threshold, missing))
+        notes.append(_too_few(len(x), drawn.tries, least, missing))
+    if labels and threshold is None and least < THRESHOLD:
+        notes.append(
+            f"samples whose label has probability {least:.2f} or more were kept: the model is as "
+            "sure of half of the run's validation samples (threshold)."
+        )
     if len(finished.result["sample_shape"]) != 3:
         notes.append("the samples are no images, so there is no picture.")
     found = realism(x, drawn.y, federation, seed, client) if federation else None
@@ -166,8 +175,23 @@ def generate(
     return made
 
 
-def _check_wishes(count: int, threshold: float, spread: float) -> None:
-    check_share("threshold", threshold)
+def _usual_confidence(run: Run) -> float:
+    """How sure the model is of half of its validation samples, and at most 0.9: a young model is
+    not as sure of anything.
+    """
+    try:
+        found = load_predictions(run.path)
+    except RunError:
+        return THRESHOLD
+    kept = (found["split"] == "validation") & (found["adapted"] == "none")
+    if not kept.any():
+        return THRESHOLD
+    return min(THRESHOLD, float(np.median(found["confidence"][kept])))
+
+
+def _check_wishes(count: int, threshold: float | None, spread: float) -> None:
+    if threshold is not None:
+        check_share("threshold", threshold)
     if count < 1:
         raise ConfigError(f"count must be at least 1 sample, not {count}.")
     if not 0 < spread < float("inf"):

@@ -39,8 +39,11 @@ def _quantisation() -> Iterator[tuple[Any, Any]]:
         yield found
 
 
-def in_int8(module: nn.Module, samples: Tensor) -> tuple[nn.Module, Int8, str | None]:
+def in_int8(module: nn.Module, samples: Tensor | None) -> tuple[nn.Module, Int8, str | None]:
     """The model in int8, calibrated on samples; which kind it is; why it is not static, if so."""
+    if samples is None:
+        nothing = torch.zeros(0)
+        return quantised(module, "dynamic", nothing), "dynamic", "there are no samples to calibrate"
     try:
         return quantised(module, "static", samples), "static", None
     except ConfigError:

@@ -2,54 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor, nn
 
-from fedskew.deploy.preparation import SamplePreparation, load_preparation, preparation_of
-from fedskew.errors import RunError
-from fedskew.federate.confidence import ACCURACY, answered, choose_threshold
+from fedskew.data.profile import Counted, Profile, plain
+from fedskew.deploy.answers import in_words, usual_answers
+from fedskew.deploy.preparation import preparation_of, profile_of
+from fedskew.deploy.threshold import NOT_ADAPTED, Threshold
+from fedskew.errors import FedskewError, RunError
 from fedskew.federate.own_models import own_models
-from fedskew.federate.predictions import load_predictions
 from fedskew.methods import find
-from fedskew.models import seeded
+from fedskew.models import seeded, tells_classes
 from fedskew.runs.experiment import Run, load_run
 from fedskew.runs.identity import hash_of
+from fedskew.runs.inputs import PROFILE, load_profile, save_profile
+from fedskew.runs.preparation import SamplePreparation, load_preparation
 from fedskew.runs.summary import Picked, Positive, Shape, checked
 from fedskew.store import load_into, make_folder, read_table, save_tensors, write_json
 from fedskew.trust.consent import allow_code_in
 
-ABOUT, MODEL = "about.json", "model.safetensors"
+ABOUT, MODEL, USUAL = "about.json", "model.safetensors", "answers.json"
+EXPORTED, FLOATS = "export.json", "float32.safetensors"
 AT_ONCE = 512
-NOT_ADAPTED = "none"
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """The confidence below which to ask, and its effect on the validation samples used."""
-
-    value: float
-    wished: float
-    accuracy: float
-    coverage: float
-    samples: int
-    adapted: str
-
-    def __str__(self) -> str:
-        reached = f"{self.accuracy:.3f}"
-        if self.accuracy < self.wished - 1e-9:
-            reached = f"only {reached}, because no threshold reaches {self.wished:g}"
-        models = "" if self.adapted == NOT_ADAPTED else f" of models adapted alike ({self.adapted})"
-        return (
-            f"{self.value:.4f}, chosen on {self.samples} validation samples{models}: it answers "
-            f"{self.coverage:.1%} of them with accuracy {reached}"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +43,17 @@ class Deployed:
     preparation: SamplePreparation
     about: dict[str, Any]
     threshold: Threshold | None = None
+    profile: Profile | None = None
+    usual: tuple[Counted, ...] = ()
+    """Its answers for validation samples, in counts."""
 
-    def probabilities(self, x: Tensor) -> Tensor:
-        """The probability of each class, for prepared samples."""
+    def answers(self, x: Tensor) -> NDArray[Any]:
+        """What it says of prepared samples: probabilities, or numbers in the target's units."""
+        problem = self.preparation.problem
         with torch.no_grad():
-            parts = [self.module(part).softmax(dim=1) for part in torch.split(x, AT_ONCE)]
-        return torch.cat(parts)
+            parts = [in_words(problem, self.module(part)) for part in torch.split(x, AT_ONCE)]
+        found: NDArray[Any] = torch.cat(parts).numpy()
+        return found
 
     def __str__(self) -> str:
         about = self.about
@@ -74,15 +62,16 @@ class Deployed:
         if (facts := about.get("adapted")) is not None:
             most = "" if facts["patience"] is None else "at most "
             given = ", ".join(f"{name} {count}" for name, count in facts["given"].items())
+            given = f" ({given})" if given else ""
             lines += [
                 f"adapted:   {', '.join(facts['parts'])} for {most}{facts['epochs']} "
                 f"epoch{'s' if facts['epochs'] != 1 else ''}, lr {facts['lr']:g}",
-                f"samples:   {facts['samples']} given ({given})",
-                f"learned:   {facts['right_before']} of them right before, {facts['right_after']} "
-                "after (it learned from these)",
+                f"samples:   {facts['samples']} given{given}",
+                _learned(facts),
             ]
             if facts["shots"] is not None:
-                lines[-2] += f", {facts['shots']} of each class used"
+                of_each = " of each class" if facts["given"] else ""
+                lines[-2] += f", {facts['shots']}{of_each} used"
             if facts["lacks"]:
                 lines.append(f"lacking:   no samples of {', '.join(facts['lacks'])}")
         lines.append(f"threshold: {self.threshold or 'none'}")
@@ -92,9 +81,28 @@ class Deployed:
         """Write ``model.safetensors``, ``about.json`` and how samples are prepared."""
         make_folder(folder)
         save_tensors(folder / MODEL, self.module.state_dict())
-        self.preparation.save(folder)
+        self.save_inputs(folder)
         threshold = None if self.threshold is None else vars(self.threshold)
         write_json(folder / ABOUT, {**self.about, "threshold": threshold})
+
+    def save_inputs(self, folder: Path) -> None:
+        """Write how samples are prepared, and what inputs and answers usually are."""
+        # One model is one client's or everybody's: what single clients scale by is left behind.
+        replace(self.preparation, clients={}, own_scales={}).save(folder)
+        if self.profile is not None:
+            save_profile(folder, self.profile)
+        if self.usual:
+            usual = Profile("answers", 0, 0, self.usual)
+            write_json(folder / USUAL, plain(usual))
+
+
+def _learned(facts: Mapping[str, Any]) -> str:
+    """What adapting did to the samples it was done with."""
+    if "rmse_before" in facts:
+        found = f"{facts['rmse_before']:.6g} off before (RMSE), {facts['rmse_after']:.6g} after"
+    else:
+        found = f"{facts['right_before']} of them right before, {facts['right_after']} after"
+    return f"learned:   {found} (it learned from these)"
 
 
 def open_model(
@@ -104,7 +112,7 @@ def open_model(
     *,
     allow_code: bool = False,
 ) -> Deployed:
-    """The classifier of an adapted folder, or of a run: the global one or a client's."""
+    """The model of an adapted or exported folder, or of a run: the global one or a client's."""
     if isinstance(source, Deployed):
         return source
     if allow_code and not isinstance(source, Run):
@@ -113,19 +121,39 @@ def open_model(
         if client is not None:
             raise RunError(f"{source} holds one adapted model: leave the client out.")
         return _load(Path(source))
+    if not isinstance(source, Run) and (Path(source) / EXPORTED).is_file():
+        if client is not None:
+            raise RunError(f"{source} holds one exported model: leave the client out.")
+        return _exported(Path(source))
     run = finished_run(source)
     module, preparation = run_model(run, client), preparation_of(run, data_dir)
-    return of_run(run, module, preparation.of_client(client) if client else preparation, client)
+    made = of_run(run, module, preparation.of_client(client) if client else preparation, client)
+    return with_usual(made, run, data_dir)
+
+
+def with_usual(
+    made: Deployed, run: Run, data_dir: Path | None = None, adapted: str = NOT_ADAPTED
+) -> Deployed:
+    """The model, with what inputs and answers of models adapted so usually are, as a run tells."""
+    problem, names = made.preparation.problem, made.preparation.class_names
+    profile, usual = None, made.usual
+    with suppress(FedskewError):  # of a folder of an earlier version, without its data
+        profile = profile_of(run, data_dir)
+    with suppress(RunError):
+        usual = usual_answers(run.path, problem, names, adapted)
+    return replace(made, profile=profile, usual=usual)
 
 
 def of_run(
     run: Run, module: nn.Module, preparation: SamplePreparation, client: str | None
 ) -> Deployed:
     """A run's classifier, and all that is needed to rebuild it without the run."""
-    if not {"head", "classifier"} & dict(module.named_children()).keys():
+    if not tells_classes(module):
         name = run.config.model.name
         raise RunError(f"{run.path} has no classifier: its model {name!r} predicts no labels.")
-    return Deployed(module, preparation, {**about_run(run), "from": client or "global"})
+    kind = preparation.problem.kind
+    return Deployed(module, preparation, {**about_run(run), "from": client or "global",
+                                          "problem": kind})  # fmt: skip
 
 
 def about_run(run: Run) -> dict[str, Any]:
@@ -141,7 +169,16 @@ def about_run(run: Run) -> dict[str, Any]:
         "model": result["model"],
         "sample_shape": result["sample_shape"],
         "classes": result["classes"],
+        "metric": result["primary_metric"],
+        "fedskew": recorded.get("fedskew", ""),
+        "torch": _torch_of(result),
     }
+
+
+def _torch_of(result: Mapping[str, Any]) -> str:
+    """The version of torch that computed the last rounds; earlier folders did not tell."""
+    told: list[dict[str, str]] = result.get("made_on", [])
+    return told[-1].get("torch", "").partition(" ")[0] if told else ""
 
 
 class _About(BaseModel):
@@ -155,7 +192,7 @@ class _About(BaseModel):
     model: Picked
     sample_shape: Shape
     classes: Positive
-    threshold: Threshold | None
+    threshold: Threshold | None = None
 
 
 def _load(folder: Path) -> Deployed:
@@ -163,7 +200,29 @@ def _load(folder: Path) -> Deployed:
     known = checked(folder / ABOUT, about, TypeAdapter(_About), "about an adapted model")
     module = load_into(empty_model(about), folder / MODEL)
     del about["threshold"]
-    return Deployed(module, load_preparation(folder), about, known.threshold)
+    return _with_inputs(folder, module, about, known.threshold)
+
+
+def _with_inputs(
+    folder: Path, module: nn.Module, about: dict[str, Any], threshold: Threshold | None
+) -> Deployed:
+    profile = load_profile(folder) if (folder / PROFILE).is_file() else None
+    usual = load_profile(folder, USUAL).columns if (folder / USUAL).is_file() else ()
+    return Deployed(module, load_preparation(folder), about, threshold, profile, usual)
+
+
+def _exported(folder: Path) -> Deployed:
+    """The float model of a folder that export wrote."""
+    about = read_table(folder / EXPORTED)
+    known = checked(folder / EXPORTED, about, TypeAdapter(_About), "about an exported model")
+    path = folder / FLOATS
+    if not path.is_file():
+        raise RunError(
+            f"{folder} was exported without safetensors, which other programs load: give the run's "
+            "folder, or export it once more with format safetensors."
+        )
+    module = load_into(without_decoder(empty_model(about)), path)
+    return _with_inputs(folder, module, {**about, "adapted": None}, known.threshold)
 
 
 def empty_model(about: Mapping[str, Any]) -> nn.Module:
@@ -174,6 +233,15 @@ def empty_model(about: Mapping[str, Any]) -> nn.Module:
     )  # fmt: skip
     extends = find(about["method"]["name"]).recipe(**about["method"]["knobs"]).extends
     return extends(module) if extends else module
+
+
+def without_decoder(module: nn.Module) -> nn.Module:
+    """The part that predicts: all of a classifier, or encoder and classifier of a CI-VAE."""
+    if not hasattr(module, "decoder"):
+        return module
+    slim = copy.deepcopy(module)
+    del slim.decoder
+    return slim
 
 
 def finished_run(source: str | Path | Run, *, allow_code: bool = False) -> Run:
@@ -206,22 +274,3 @@ def run_model(run: Run, client: str | None = None) -> nn.Module:
     if client is not None and not owners:
         raise RunError(f"{run.path} has a global model only: leave the client out.")
     return run.model(client)
-
-
-def validation_threshold(
-    run: Path, accuracy: float = ACCURACY, adapted: str = NOT_ADAPTED
-) -> Threshold:
-    """The threshold that reaches an accuracy on the validation samples of a run.
-
-    The answers are those of models adapted in the same way if the run scored any, else those of
-    its models as they are.
-    """
-    found = load_predictions(run)
-    validation = found["split"] == "validation"
-    if not (validation & (found["adapted"] == adapted)).any():
-        adapted = NOT_ADAPTED
-    rows = np.flatnonzero(validation & (found["adapted"] == adapted))
-    confidence, correct = found["confidence"][rows], found["correct"][rows]
-    value = choose_threshold(confidence, correct, accuracy)
-    reached = answered(confidence, correct, value)
-    return Threshold(value, accuracy, reached.accuracy, reached.coverage, len(rows), adapted)

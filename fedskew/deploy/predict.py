@@ -2,149 +2,83 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedskew.deploy.model import (
-    Deployed,
-    Threshold,
-    finished_run,
-    open_model,
-    validation_threshold,
-)
+from fedskew.deploy.model import Deployed, finished_run, open_model
+from fedskew.deploy.prediction import Prediction
 from fedskew.deploy.samples import prepared, read_samples
-from fedskew.errors import RunError
-from fedskew.federate.confidence import ACCURACY, Answered, answered, check_share
+from fedskew.deploy.threshold import Threshold, validation_threshold
+from fedskew.deploy.unlike import input_columns, unlike
+from fedskew.errors import ConfigError, RunError
+from fedskew.federate.confidence import ACCURACY, check_share
 from fedskew.runs.experiment import Run
-from fedskew.store import write_csv
-from fedskew.types import Indices
-
-SHOWN = 10
-"""How many samples are printed; a CSV file has all."""
-ASK = "ask for a label"
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """The most likely class of every sample, and whether it is likely enough.
-
-    ``label`` numbers the run's classes, ``ask`` marks samples whose probability is below the
-    ``threshold``; ``truth`` are their true classes, if known. ``chosen`` says how the threshold
-    was found, unless it was given.
-    """
-
-    label: Indices
-    probability: NDArray[np.float32]
-    threshold: float
-    class_names: tuple[str, ...]
-    truth: Indices | None = None
-    chosen: Threshold | None = None
-
-    @property
-    def ask(self) -> NDArray[np.bool_]:
-        # In double precision, as thresholds are chosen.
-        return self.probability.astype(np.float64) < self.threshold
-
-    @property
-    def names(self) -> list[str]:
-        """The classes by name."""
-        return [self.class_names[label] for label in self.label]
-
-    @property
-    def coverage(self) -> float:
-        """The share of samples that is answered."""
-        return float((~self.ask).mean())
-
-    @property
-    def accuracy(self) -> float | None:
-        """How often the labels are right, asked for or not; None if the truth is unknown."""
-        return None if self.truth is None else float((self.label == self.truth).mean())
-
-    @property
-    def answered(self) -> Answered | None:
-        """Coverage and accuracy of the samples that are answered."""
-        if self.truth is None:
-            return None
-        return answered(self.probability, self.label == self.truth, self.threshold)
-
-    def table(self, most: int | None = None) -> list[tuple[str, ...]]:
-        """A header and one line per sample."""
-        known = () if self.truth is None else ("truth",)
-        lines: list[tuple[str, ...]] = [("sample", "label", "probability", "answer", *known)]
-        asks, names = self.ask, self.names
-        for row in range(len(self.label))[:most]:
-            answer = ASK if asks[row] else "sure"
-            found = (str(row), names[row], f"{self.probability[row]:.4f}", answer)
-            truth = () if self.truth is None else (self.class_names[self.truth[row]],)
-            lines.append((*found, *truth))
-        return lines
-
-    def save(self, path: Path) -> None:
-        """Write all lines as CSV."""
-        write_csv(path, self.table())
-
-    def __str__(self) -> str:
-        lines = self.table(SHOWN)
-        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-        text = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        ]
-        if len(self.label) > SHOWN:
-            text.append(f"... and {len(self.label) - SHOWN} more")
-        text += ["", f"threshold: {self.chosen or f'{self.threshold:g}, as given'}"]
-        asked = int(self.ask.sum())
-        text.append(f"coverage:  {self.coverage:.1%} answered, {asked} of {len(self.ask)} to ask")
-        if self.answered is not None:
-            sure = self.answered.accuracy
-            among = f", {sure:.3f} of those answered" if self.answered.samples else ""
-            text.append(f"accuracy:  {self.accuracy:.3f} of all{among}")
-        return "\n".join(text)
 
 
 def predict(
     model: str | Path | Run | Deployed,
-    x: ArrayLike | str | Path,
+    x: ArrayLike | str | Path | Any,
     y: ArrayLike | None = None,
     *,
     client: str | None = None,
     threshold: float | None = None,
     accuracy: float = ACCURACY,
-    label: str = "label",
+    label: str | None = None,
+    id_column: str | None = None,
+    proba: bool = False,
     data_dir: str | Path | None = None,
     allow_code: bool = False,
 ) -> Prediction:
-    """The label of every sample, its probability, and whether to ask for a label instead.
+    """The answer for every sample, its probability, and whether to ask for a label instead.
 
-    ``model`` is the folder of a run (its global model, or that of ``client``) or of an adapted
-    model. ``x`` is in the shape and scale of the dataset as stored: an array, or a file or folder
-    of samples, whose tables have their labels in the column ``label``. With the true labels ``y``
-    the answers are scored. Below ``threshold`` one should ask; if none is given, it is the one
-    saved with an adapted model, or the smallest that reached ``accuracy`` on validation data.
+    ``model`` is the folder of a run (its global model, or that of ``client``), of an adapted or of
+    an exported model. ``x`` is in the shape and scale of the dataset as stored: an array, a data
+    frame, or a file or folder of samples. The columns of a table are found by name, wherever they
+    stand; labels are in the column ``label`` (none: the run's own), ids in ``id_column``, and all
+    others are carried along. With the true labels ``y`` the answers are scored. Below
+    ``threshold`` one should ask; if none is given, it is the one saved with an adapted model, or
+    the smallest that reached ``accuracy`` on validation data.
     """
     for name, share in (("threshold", threshold), ("accuracy", accuracy)):
         if share is not None:
             check_share(name, share)
     directory = None if data_dir is None else Path(data_dir)
     deployed = open_model(model, client, directory, allow_code=allow_code)
-    stored = read_samples(x, y, deployed.preparation, label)
-    samples = prepared(stored, deployed.preparation)
-    chosen = None if threshold is not None else _chosen(model, deployed, accuracy)
-    probability, found = deployed.probabilities(samples.x).max(dim=1)
+    preparation = deployed.preparation
+    problem = preparation.problem
+    if problem.kind == "regression" and (proba or threshold is not None):
+        wrong = "proba" if proba else "threshold"
+        raise ConfigError(
+            f"{wrong} is for classes, but this run answers with numbers: leave it out."
+        )
+    stored = read_samples(x, y, preparation, label, id_column)
+    samples = prepared(stored, preparation)
+    chosen = None
+    if threshold is None and problem.classifies:
+        chosen = chosen_threshold(model, deployed, accuracy)
+    profile = deployed.profile
+    columns = input_columns(preparation, stored.x, samples.x)
     return Prediction(
-        found.numpy(),
-        probability.numpy(),
+        deployed.answers(samples.x),
         chosen.value if chosen else float(threshold or 0.0),
-        deployed.preparation.class_names,
+        preparation.class_names,
         samples.y,
         chosen,
+        problem,
+        stored.names,
+        stored.id_name,
+        stored.carried,
+        unlike(profile, columns) if profile is not None else (),
+        proba,
     )
 
 
-def _chosen(model: str | Path | Run | Deployed, deployed: Deployed, accuracy: float) -> Threshold:
+def chosen_threshold(
+    model: str | Path | Run | Deployed, deployed: Deployed, accuracy: float
+) -> Threshold:
+    """The threshold that came with a model, or the one that its run's validation data say."""
     if deployed.threshold is not None:
         return deployed.threshold
     if isinstance(model, Deployed) or "adapted" in deployed.about:

@@ -16,8 +16,8 @@ from fedskew.federate.holdings import Holdings
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.scoring import score_samples
 from fedskew.federate.tasks import ScoreTask
-from fedskew.parts.objective import ANSWERS
 from fedskew.parts.report import PERSONAL, SHARED
+from fedskew.parts.scores import classifies, decided
 from fedskew.runs.experiment import Run
 from fedskew.runs.folder import RunFolder
 from fedskew.types import Groups, Tensors
@@ -98,14 +98,12 @@ def trust_in(
     found = [each.values["validation"] for each in results if not each.error]
     if not found:
         raise RunError(f"no client's model could be adapted: {results[0].error}.")
-    if not set(ANSWERS) <= found[0].keys():
+    if not classifies(found[0]):
         raise RunError(f"{run.path} has no classifier, so there are no answers to be unsure of.")
-    confidence, label, predicted = (
-        torch.cat([values[name] for values in found]).numpy()
-        for name in ("confidence", "label", "predicted")
-    )
+    output, label = (torch.cat([values[name] for values in found]) for name in ("output", "label"))
+    confidence, predicted = (answer.numpy() for answer in decided(output))
     if threshold is None:
-        wished = choose_threshold(confidence, label == predicted, accuracy)
+        wished = choose_threshold(confidence, label.numpy() == predicted, accuracy)
         threshold = max(wished, float(np.quantile(confidence, WATCHED)))
     return Trust(threshold, Counted(int((confidence < threshold).sum()), len(confidence)))
 

@@ -134,6 +134,17 @@ def stacked_batches(
         kind: _pad([_draw(work, kind, schedule.steps, shape) for work, schedule in pairs], steps)
         for kind, shape in training.noise(mask.shape[2]).items()
     }
+    if training.augments:
+        batches["drawn"] = {
+            str(place): _pad(
+                [
+                    _uniform(work, place, (s.steps, s.mask.shape[1], part.draws))
+                    for work, s in pairs
+                ],
+                steps,
+            )
+            for place, part in enumerate(training.augments)
+        }
     if training.drops:
         keys = [stream(0, "dropout", *w.key).integers(2**62, size=steps) for w in works]
         batches["key"] = torch.from_numpy(np.stack(keys, axis=1))
@@ -152,6 +163,10 @@ def _weights(work: Work) -> NDArray[np.float32]:
 def _draw(work: Work, kind: str, steps: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
     rng = stream(0, "noise", kind, *work.key)
     return rng.standard_normal((steps, *shape), dtype=np.float32)
+
+
+def _uniform(work: Work, place: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return stream(0, "augment", place, *work.key).random(shape, dtype=np.float32)
 
 
 def _pad(arrays: Sequence[NDArray[Any]], steps: int) -> Tensor:

@@ -14,6 +14,7 @@ from fedskew.engine.stack import Stack
 from fedskew.engine.training import Trained, Training, Work
 from fedskew.engine.workers import in_workers
 from fedskew.errors import locate
+from fedskew.types import Indices
 
 
 def train(works: Sequence[Work], training: Training) -> list[Trained | Exception]:
@@ -23,22 +24,9 @@ def train(works: Sequence[Work], training: Training) -> list[Trained | Exception
     raises is tried again client by client, so that only the failing client is lost; its exception
     says at which batch it was raised.
     """
-    schedules = {
-        work.name: schedule(
-            work.rows,
-            work.key,
-            training.batch_size,
-            training.epochs,
-            training.pads,
-            None if training.environment is None else training.environment.numpy()[work.rows],
-            training.environments,
-        )
-        for work in works
-    }
-    order = sorted(
-        range(len(works)), key=lambda i: (-schedules[works[i].name].steps, works[i].name)
-    )
-    chunks = list(split(order, training.chunk))
+    schedules = {work.name: scheduled(training, work.rows, work.key) for work in works}
+    steps = [schedules[work.name].steps for work in works]
+    chunks = stacks([work.name for work in works], steps, training)
 
     def attempt(chunk: Sequence[int]) -> list[Trained | Exception]:
         members = [works[i] for i in chunk]
@@ -56,6 +44,29 @@ def train(works: Sequence[Work], training: Training) -> list[Trained | Exception
         for i, result in zip(chunk, outcome, strict=True):
             results[i] = result
     return results
+
+
+def scheduled(training: Training, rows: Indices, key: tuple[str | int, ...] = ()) -> Schedule:
+    """The batches of a client that holds these rows; how many there are does not depend on the key.
+
+    >>> import torch
+    >>> from fedskew.engine.optim import Optimiser
+    >>> training = Training(lambda *_: [], trained=frozenset(), buffers=(), optimiser=Optimiser(),
+    ...                     batch_size=4, epochs=2, chunk=1, x=torch.zeros(9), y=torch.zeros(9))
+    >>> scheduled(training, np.arange(9)).steps
+    6
+    """
+    owned = None if training.environment is None else training.environment.numpy()[rows]
+    return schedule(
+        rows, key, training.batch_size, training.epochs, training.pads, owned,
+        training.environments,
+    )  # fmt: skip
+
+
+def stacks(names: Sequence[str], steps: Sequence[int], training: Training) -> list[Sequence[int]]:
+    """Who trains together: places of clients, those with the most steps first."""
+    order = sorted(range(len(names)), key=lambda i: (-steps[i], names[i]))
+    return list(split(order, training.chunk, training.fewest_chunks))
 
 
 def _train_chunk(
@@ -82,16 +93,17 @@ def _train_chunk(
     return results[::-1]
 
 
-def split(order: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+def split(order: Sequence[int], most: int, fewest: int = 2) -> Iterator[Sequence[int]]:
     """Cut into runs of at most ``most``, as few and as equal as possible, but at least two.
 
     Two, so that there is work for a second core; not as many as there are cores, because the
-    cut decides how numbers are rounded, and runs must repeat on any machine.
+    cut decides how numbers are rounded, and runs must repeat on any machine. A part of several
+    neighbouring runs, cut again into as few as possible (``fewest`` = 1), gives the same runs.
 
     >>> [len(run) for run in split(range(50), 32)], [len(run) for run in split(range(5), 32)]
     ([25, 25], [3, 2])
     """
-    count = max(-(-len(order) // most), 2)
+    count = max(-(-len(order) // most), fewest)
     for part in np.array_split(np.arange(len(order)), count):
         if len(part):
             yield [order[i] for i in part]

@@ -18,6 +18,8 @@ from fedskew.rng import stream
 from fedskew.types import Indices, Tensors
 
 Scores = dict[str, float]
+ROWS_TOGETHER = 8192
+"""A group of questions about one model takes no more once it has so many rows."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,8 @@ def sample_values(questions: Sequence[Question], scoring: Scoring) -> list[Tenso
     workers share, unless the model depends on its batch (statistics without running averages) and
     would see a mixture of clients.
     """
-    groups: list[list[int]] = []
     mixes = not uses_batch_statistics(scoring.modules.here())
-    for i, question in enumerate(questions):
-        together = groups and questions[groups[-1][0]].tensors is question.tensors
-        if together and mixes and sum(len(questions[j].rows) for j in groups[-1]) < 8192:
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-
+    groups = in_groups([id(q.tensors) for q in questions], [len(q.rows) for q in questions], mixes)
     gathered = [_gather([questions[i] for i in group], scoring) for group in groups]
     jobs = [
         (g, slice(start, start + scoring.batch_size))
@@ -120,6 +115,24 @@ def sample_values(questions: Sequence[Question], scoring: Scoring) -> list[Tenso
                 results[i] = {metric: v[start:end] for metric, v in values.items()}
             start = end
     return results
+
+
+def in_groups(models: Sequence[int], rows: Sequence[int], mixes: bool) -> list[list[int]]:
+    """Which questions are answered together, given the model and the number of rows of each.
+
+    >>> in_groups([7, 7, 8], [10, 10, 10], mixes=True), in_groups([7, 7], [10, 10], mixes=False)
+    ([[0, 1], [2]], [[0], [1]])
+    """
+    groups: list[list[int]] = []
+    held = 0
+    for i, (model, count) in enumerate(zip(models, rows, strict=True)):
+        if groups and models[groups[-1][0]] == model and mixes and held < ROWS_TOGETHER:
+            groups[-1].append(i)
+            held += count
+        else:
+            groups.append([i])
+            held = count
+    return groups
 
 
 def _gather(questions: Sequence[Question], scoring: Scoring) -> tuple[Tensor, Tensors]:
@@ -164,7 +177,8 @@ def _score(tensors: Tensors, rows: Tensor, noise: Tensors, scoring: Scoring) -> 
     }
     with torch.no_grad():
         scores = scoring.score(scoring.modules.here(), tensors, batch)
-    return {metric: values.to(torch.float64) for metric, values in scores.items()}
+    # A number for every sample in double precision; rows of them (probabilities) as they are.
+    return {m: found.double() if found.ndim == 1 else found for m, found in scores.items()}
 
 
 def uses_batch_statistics(module: nn.Module) -> bool:

@@ -37,7 +37,8 @@ def choose(module: nn.Module, executor: str = "auto", chunk: int | None = None) 
 
     Stacking saves the cost of starting operations, once for all clients of a stack, and pays for
     it in memory traffic: it wins up to about a million stacked parameters. Convolutions with one
-    filter bank per client become grouped convolutions, which have no fast kernel.
+    filter bank per client become grouped convolutions, which have no fast kernel, and attention has
+    few operations for its size. A recurrent layer has many, and gains like a small network.
     """
     if executor == ONE_BY_ONE:
         return Execution(ONE_BY_ONE, 1, "asked for")
@@ -51,6 +52,8 @@ def choose(module: nn.Module, executor: str = "auto", chunk: int | None = None) 
         return Execution("vectorised", chunk or max(fits, 8), "asked for")
     if any(map(is_convolution, module.modules())):
         return Execution("threads", 1, "convolutions are faster one client a thread")
+    if any(isinstance(layer, nn.MultiheadAttention) for layer in module.modules()):
+        return Execution("threads", 1, "attention is work enough for a core")
     if fits == 1:
         return Execution("threads", 1, f"{size:,} parameters a client are work enough for a core")
     return Execution(

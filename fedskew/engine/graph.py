@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, fx
 
 from fedskew.engine.descend import descend
-from fedskew.engine.rewrite import rewrite
+from fedskew.engine.layers import OwnFunctions
+from fedskew.engine.rewrite import rewrite, sums_products
 from fedskew.engine.torch_private import (
     Compiled,
     Tree,
@@ -77,13 +78,14 @@ class TracedStep:
         def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
             return tuple(self._function(*unflatten(list(tensors), structure)))
 
-        with _no_hidden_randomness():
+        with _no_hidden_randomness(), OwnFunctions():
             graph = traced(flat, inputs)
             _refuse_hidden_randomness(graph)
         graph = rewrite(graph)
         moved = descend(graph, len(leaves(trees[0]))) if self._descends else frozenset()
         # Weights are written in place; expanded tensors are only read.
-        return scripted(graph, [t if 0 in t.stride() else t.clone() for t in inputs]), moved
+        examples = [t if 0 in t.stride() else t.clone() for t in inputs]
+        return scripted(graph, examples, as_written=sums_products(graph)), moved
 
 
 class PlainStep:
@@ -101,7 +103,7 @@ class PlainStep:
         def run(*tensors: Tensor) -> list[Tensor]:
             token = _plainly.set(True)
             try:
-                with _no_hidden_randomness():
+                with _no_hidden_randomness(), OwnFunctions():
                     return self._function(*unflatten(list(tensors), structure))
             finally:
                 _plainly.reset(token)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fedskew.engine.torch_private import VIEWS, aten, convolution_backward
+from fedskew.engine.torch_private import VIEWS, aten, convolution_backward, layer_norm_backward
 
 MOST_PATCH_VALUES = 128
 """Input channels × kernel area up to which unrolling the patches beats the library's kernel."""
@@ -23,12 +23,29 @@ def rewrite(graph: fx.GraphModule) -> fx.GraphModule:
         elif node.target is aten.convolution_backward.default:
             if not _few_weights_by_product(graph.graph, node):
                 node.target = convolution_backward
+        elif node.target is aten.native_layer_norm_backward.default:
+            node.target = layer_norm_backward
         elif node.target in VIEWS:
             # Traced for the old layout; a reshape also accepts tensors whose channels come last.
             node.target = aten.reshape.default
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
+
+
+def sums_products(graph: fx.GraphModule) -> bool:
+    """Whether a weight is used several times, so that its gradient is a sum of products."""
+    return any(
+        node.target is aten.add.Tensor and all(map(_is_product, node.args[:2]))
+        for node in graph.graph.nodes
+    )
+
+
+def _is_product(node: Any) -> bool:
+    """Whether a term is a product of matrices, turned or not."""
+    while isinstance(node, fx.Node) and node.target is aten.t.default:
+        node = node.args[0]
+    return isinstance(node, fx.Node) and node.target is aten.mm.default
 
 
 def _pool_channels_last(graph: fx.Graph, node: fx.Node) -> None:

@@ -33,8 +33,8 @@ class Stack:
         }
         self._context = {**_stack_trees([w.context for w in works]), **self._memory}
         self._moments = training.optimiser.start(list(self._trained.values()))
-        self._losses = training.x.new_zeros(self.size)
         device = training.x.device
+        self._losses = torch.zeros(self.size, device=device)
         self._lr = torch.tensor(training.optimiser.lr, dtype=torch.float64, device=device)
         batches, self._structure = flatten(stacked_batches(works, schedules, training))
         self._batches = [t.to(device) for t in batches]

@@ -5,9 +5,9 @@ and no other module of the package uses a private name of torch (a test checks b
 
 ``aten``, ``VIEWS``
     The operators a traced graph consists of, to recognise and insert. Nothing replaces them.
-``convolution_backward``
-    A convolution's gradient in a form TorchScript can trace. Public instead: ``torch.nn.grad``,
-    with one kernel for each gradient.
+``convolution_backward``, ``layer_norm_backward``
+    A layer's gradient in a form TorchScript can trace. Public instead: ``torch.nn.grad`` with one
+    kernel for each gradient of a convolution, and plain operations.
 ``fused_sgd``, ``fused_adam``
     One optimiser step of a stack in a single kernel. Instead: plain tensor operations, several
     passes over memory.
@@ -17,6 +17,11 @@ and no other module of the package uses a private name of torch (a test checks b
 ``scripted``
     A graph that runs without Python, so that worker threads do not wait for each other. Instead:
     ``torch.compile``, which takes seconds for each shape.
+``attention_layer``
+    The function behind ``nn.MultiheadAttention``, with other functions inside. Instead: a page of
+    our own code for its many arguments.
+``redraw_attention``
+    Attention's own initial values. Instead: to write them down, and follow torch's.
 ``flatten``, ``unflatten``, ``leaves``, ``map_leaves``
     Nested dictionaries of tensors as flat lists and back. Instead: about a page of our own code.
 ``is_convolution``, ``is_batch_norm``, ``is_batch_or_instance_norm``, ``is_dropout``
@@ -27,15 +32,18 @@ and no other module of the package uses a private name of torch (a test checks b
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
+from types import FunctionType
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
@@ -112,8 +120,14 @@ def traced(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphMo
     return make_fx(function)(*inputs)
 
 
-def scripted(graph: nn.Module, examples: Sequence[Tensor]) -> Compiled:
-    """A graph as TorchScript, or as it is where an operation has no TorchScript form."""
+def scripted(graph: nn.Module, examples: Sequence[Tensor], as_written: bool = False) -> Compiled:
+    """A graph as TorchScript, or as it is where an operation has no TorchScript form.
+
+    TorchScript rewrites a graph after its first runs, and how many these are depends on the threads
+    that begin at once. It joins products with what they are added to, so a recurrent layer, whose
+    gradient is a sum of products, would be rounded otherwise from then on; ``as_written`` forbids
+    it.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -123,7 +137,14 @@ def scripted(graph: nn.Module, examples: Sequence[Tensor]) -> Compiled:
             return graph
     # The method itself: going through Module.__call__ costs as much as a few operations.
     run: Compiled = module._c._get_method("forward")
-    return run
+    if not as_written:
+        return run
+
+    def run_as_written(*tensors: Tensor) -> Any:
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            return run(*tensors)
+
+    return run_as_written
 
 
 def _backward(
@@ -163,11 +184,33 @@ def _backward(
     return by_image, by_weight.contiguous(), by_bias
 
 
+def _norm_backward(
+    gradient: torch.Tensor,
+    values: torch.Tensor,
+    shape: list[int],
+    mean: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    wanted: list[bool],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    by_values, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
+        gradient, values, shape, mean, scale, weight, bias, wanted
+    )
+    if not wanted[0]:
+        by_values = gradient
+    if not wanted[1]:
+        by_weight = gradient
+    if not wanted[2]:
+        by_bias = gradient
+    return by_values, by_weight, by_bias
+
+
 @cache
-def _scripted_backward() -> Any:
+def _scripted(function: Compiled) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.jit.script(_backward)
+        return torch.jit.script(function)
 
 
 def convolution_backward(*arguments: Any) -> Any:
@@ -176,7 +219,26 @@ def convolution_backward(*arguments: Any) -> Any:
     The arguments are those of ``aten.convolution_backward``. Gradients that are not wanted are
     returned as an arbitrary other tensor.
     """
-    return _scripted_backward()(*arguments)
+    return _scripted(_backward)(*arguments)
+
+
+def layer_norm_backward(*arguments: Any) -> Any:
+    """The same for ``aten.native_layer_norm_backward``."""
+    return _scripted(_norm_backward)(*arguments)
+
+
+def attention_layer(dropout: Compiled, attention: Compiled) -> Compiled:
+    """``F.multi_head_attention_forward`` that calls these two functions in place of torch's."""
+    original: Any = F.multi_head_attention_forward
+    names = {
+        **vars(F),
+        "dropout": dropout,
+        "scaled_dot_product_attention": attention,
+        "has_torch_function": lambda _: False,  # it has been asked already
+    }
+    made = FunctionType(original.__code__, names, original.__name__, original.__defaults__)
+    made.__kwdefaults__ = original.__kwdefaults__
+    return made
 
 
 def flatten(tree: Tree) -> tuple[list[Tensor], Structure]:
@@ -198,6 +260,11 @@ def map_leaves(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     return _pytree.tree_map(function, tree)
 
 
+def redraw_attention(layer: nn.MultiheadAttention) -> None:
+    """Initialise an attention layer again, after the layer inside it."""
+    layer._reset_parameters()
+
+
 def is_convolution(layer: nn.Module) -> bool:
     return isinstance(layer, _ConvNd)
 
@@ -214,6 +281,22 @@ def is_batch_or_instance_norm(layer: nn.Module) -> TypeGuard[_NormBase]:
 def is_dropout(layer: nn.Module) -> TypeGuard[_DropoutNd]:
     """Whether a layer is one of torch's dropout layers, of single values or whole channels."""
     return isinstance(layer, _DropoutNd)
+
+
+def traced_program(module: nn.Module, example: Tensor) -> Any:
+    """What a module does with an example, as a program that needs none of its code."""
+    return torch.jit.trace(module, (example,), check_trace=False)  # type: ignore[no-untyped-call]
+
+
+def saved_program(program: Any, extra: dict[str, str]) -> bytes:
+    """The bytes of a traced program, with texts of other files inside."""
+    buffer = io.BytesIO()
+    torch.jit.save(program, buffer, _extra_files=extra)
+    return buffer.getvalue()
+
+
+def loaded_program(content: bytes) -> Any:
+    return torch.jit.load(io.BytesIO(content))  # type: ignore[no-untyped-call]
 
 
 def quantisation() -> tuple[Any, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
 from fedskew.engine.graph import Graphs, PlainStep, Step, TracedStep, for_each_client
 from fedskew.engine.optim import Optimiser
 from fedskew.engine.torch_private import Tree
+from fedskew.errors import ConfigError
 from fedskew.types import Indices, Tensors
 
 
@@ -44,6 +46,15 @@ class Trained:
     memory: Tensors
 
 
+class Augments(Protocol):
+    """Changes samples [N, ...] of training batches by what was drawn for each, [N, draws]."""
+
+    @property
+    def draws(self) -> int: ...
+
+    def change(self, x: Tensor, drawn: Tensor) -> Tensor: ...
+
+
 class Training:
     """How a cohort trains: the client's gradient and all that is the same for every client.
 
@@ -52,7 +63,7 @@ class Training:
     the order of ``buffers``, and the memory in its own order. Each step is traced once per
     shape and kept here, unless the training is ``plain``: then every step is called as it is
     written, in the calling thread. ``memory`` is what a client's objective remembers before its
-    first step.
+    first step. ``augments`` change the samples of every batch, one after the other.
     """
 
     def __init__(
@@ -65,6 +76,7 @@ class Training:
         batch_size: int,
         epochs: int,
         chunk: int,
+        fewest_chunks: int = 2,
         x: Tensor,
         y: Tensor,
         environment: Tensor | None = None,
@@ -74,16 +86,19 @@ class Training:
         pads: bool = True,
         counts_steps: bool = False,
         drops: bool = False,
+        augments: Sequence[Augments] = (),
         graphs: Graphs | None = None,
         plain: bool = False,
     ) -> None:
         self.trained, self.buffers = trained, buffers
         self.optimiser, self.batch_size, self.epochs = optimiser, batch_size, epochs
         self.chunk, self.pads = (chunk if pads else 1), pads
+        self.fewest_chunks = fewest_chunks
         self.x, self.y = x, y
         self.environment, self.environments = environment, environments
         self.memory = memory or {}
         self.noise, self.counts_steps, self.drops = noise, counts_steps, drops
+        self.augments = augments
         self._gradient = for_each_client(gradient)
         self.plain = plain
         self.step = (
@@ -100,8 +115,22 @@ class Training:
         batch: dict[str, Tree],
     ) -> list[Tensor]:
         """Gather the samples of a stack's batches and take a step along every client's gradient."""
-        rows = batch.pop("rows")
+        rows, drawn = batch.pop("rows"), batch.pop("drawn", {})
         for name, storage in zip(("x", "y"), data, strict=True):
             gathered = storage.index_select(0, rows.reshape(-1))
+            if name == "x":
+                gathered = self._augmented(gathered, drawn)
             batch[name] = gathered.reshape(*rows.shape, *storage.shape[1:])
         return self._gradient(trained, fixed, context, batch)
+
+    def _augmented(self, x: Tensor, drawn: dict[str, Tensor]) -> Tensor:
+        """Samples of all clients side by side: each is changed by what was drawn for it alone."""
+        for place, part in enumerate(self.augments):
+            changed = part.change(x, drawn[str(place)].reshape(len(x), part.draws))
+            if changed.shape != x.shape:
+                raise ConfigError(
+                    f"augmentation {type(part).__name__} made {list(changed.shape[1:])} of images "
+                    f"of {list(x.shape[1:])}: give them back in their shape."
+                )
+            x = changed
+        return x

@@ -33,9 +33,23 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+_most: int | None = None
+
+
+def use_cores(most: int) -> None:
+    """Start no more worker threads than this: other processes of ours use the other cores.
+
+    It counts from the first call of ``in_workers`` on, and decides no number.
+    """
+    global _most
+    _most = most
+    torch.set_num_threads(1)
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(cores(), "fedskew", initializer=lambda: torch.set_num_threads(1))
+    count = min(cores(), _most or cores())
+    return ThreadPoolExecutor(count, "fedskew", initializer=lambda: torch.set_num_threads(1))
 
 
 def in_workers(

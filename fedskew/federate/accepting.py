@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -20,40 +21,61 @@ FAR_ABOVE = 100.0
 """An update so many times as long as the median is named when a run stops."""
 
 
-def accept(answers: Sequence[Answer], plan: Plan) -> tuple[list[Update], dict[str, str]]:
-    """Separate the updates that can be used from those that cannot, with the reason."""
-    updates: list[Update] = []
+def accept(
+    answers: Sequence[Answer], plan: Plan, state: ServerState
+) -> tuple[list[Update], dict[str, str]]:
+    """Separate the updates that can be used from those that cannot, with the reason.
+
+    They come unpacked; ``state`` is the one whose model clients were sent.
+    """
+    updates: dict[int, Update] = {}
     failures: dict[str, str] = {}
     for answer in answers:
-        reason = answer.error or _fault(answer, plan)
-        if reason is None and answer.update is not None:
-            updates.append(answer.update)
+        found = _usable(answer, plan, state)
+        if isinstance(found, str):
+            failures[answer.client] = found
         else:
-            failures[answer.client] = reason or "no answer"
-    return updates, failures
+            # Clients whose updates were summed before they came all answer with one object.
+            updates[id(answer.update)] = found
+    return list(updates.values()), failures
 
 
-def _fault(answer: Answer, plan: Plan) -> str | None:
+def _usable(answer: Answer, plan: Plan, state: ServerState) -> Update | str:
+    """The update, unpacked, or why it cannot be used."""
     update = answer.update
-    if update is None:
-        return "no answer"
-    if update.client != answer.client:
+    if answer.error or update is None:
+        return answer.error or "no answer"
+    if answer.client not in update.clients:
         return f"it answers for {update.client!r}"
     if update.size < 0 or update.steps < 0:
         return f"it claims {update.size} samples and {update.steps} steps"
     if update.tensors.keys() != plan.shared:
         return "the update has other entries than the shared model"
+    try:
+        update = _unpacked(update, plan, state)
+    except RunError as error:
+        return str(error)
     for name, tensor in update.tensors.items():
         if tensor.shape != plan.initial[name].shape:
             return f"{name} has shape {tuple(tensor.shape)}"
         if tensor.dtype != plan.initial[name].dtype:
             return f"{name} is of type {str(tensor.dtype).removeprefix('torch.')}"
     wrong = not_finite(update.tensors, *update.reports.values())
-    return f"{wrong} is not finite" if wrong else None
+    return f"{wrong} is not finite" if wrong else update
+
+
+def _unpacked(update: Update, plan: Plan, state: ServerState) -> Update:
+    came = {name: update.tensors[name] for name in plan.packed}
+    opened = plan.recipe.packs.unpack(came, state.sent_to(update.client))
+    return replace(update, tensors={**update.tensors, **opened})
 
 
 def update_norms(updates: Sequence[Update], state: ServerState) -> dict[str, float]:
-    """By client, the length of y - x: how far its parameters went from those it was sent."""
+    """By client, the length of y - x: how far its parameters went from those it was sent.
+
+    Of an update that is several clients' mean no client's length is known.
+    """
+    updates = [update for update in updates if not update.of]
 
     def norm(update: Update) -> float:
         sent = state.sent_to(update.client)

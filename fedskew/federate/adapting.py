@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
+from fedskew.data.strata import kinds
 from fedskew.engine.cohort import train
 from fedskew.engine.evaluate import Question, evaluate
 from fedskew.engine.training import Work
@@ -55,9 +56,12 @@ def _rows(holdings: Holdings, adaptation: Adaptation) -> Indices:
 
 
 def shots(rows: Indices, y: Tensor, count: int, seed: int, client: str) -> Indices:
-    """``count`` rows of every class the client has (all of a class that has fewer)."""
+    """``count`` rows of every class the client has (all of a class that has fewer).
+
+    Where samples have no class they are that many in all.
+    """
     order = stream(seed, "shots", client).permutation(rows)
-    labels = y.numpy()[order]
+    labels = kinds(y)[order]
     taken = [order[labels == label][:count] for label in np.unique(labels)]
     return np.sort(np.concatenate(taken)) if taken else rows
 
@@ -65,7 +69,7 @@ def shots(rows: Indices, y: Tensor, count: int, seed: int, client: str) -> Indic
 def held_out(rows: Indices, y: Tensor, seed: int, client: str) -> tuple[Indices, Indices]:
     """Rows to adapt on, and rows to check on: a quarter, at least one, of every class with two."""
     order = stream(seed, "held out", client).permutation(rows)
-    labels = y.numpy()[order]
+    labels = kinds(y)[order]
     away = []
     for label in np.unique(labels):
         members = order[labels == label]

@@ -19,6 +19,7 @@ from fedskew.federate.tasks import DescribeTask, TrainTask, not_finite
 from fedskew.parts.aggregate import Update
 from fedskew.parts.begin import Begun
 from fedskew.parts.objective import own, owned
+from fedskew.parts.packing import UNSENT
 from fedskew.parts.report import MEMORY, PERSONAL, SAMPLE_WEIGHT, SHARED, STEPS, Finished, Report
 from fedskew.rng import stream
 from fedskew.types import Groups, Tensors
@@ -146,9 +147,14 @@ def _answer(holdings: Holdings, task: TrainTask, state: _RoundState, private: Gr
     )
     if wrong := not_finite(*sends.values(), *kept.values()):
         return Outcome(name, error=f"its report {wrong} is not finite")
+    packed = plan.recipe.packs.pack(
+        {n: trained[n] for n in plan.packed}, task.sent, private.get(UNSENT, {})
+    )
+    if packed.unsent:
+        keeps[UNSENT] = packed.unsent
     update = Update(
         name,
-        {n: trained[n] for n in plan.shared_in_order},
+        {n: packed.sends.get(n, trained[n]) for n in plan.shared_in_order},
         size=len(holdings.clients[name].train),
         steps=state.steps,
         reports=sends,
@@ -250,6 +256,7 @@ def _reported(
         private=private,
         broadcast=task.broadcast,
         public=holdings.federation.public,
+        vocabulary=holdings.federation.vocabulary,
         rng=stream(holdings.plan.seed, holdings.plan.stage, "report", task.client, task.round),
         agreed=stream(holdings.plan.seed, holdings.plan.stage, "agreed"),
         found=begun.found,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.data.federation import SPLITS, Client, Federation
-from fedskew.engine.dropout import StreamDropout, dropout_key
+from fedskew.engine.dropout import dropout_key, may_drop
 from fedskew.engine.evaluate import Question, Scoring, evaluate, trains_batch_statistics
 from fedskew.engine.graph import Graphs, Step
 from fedskew.engine.optim import Optimiser
@@ -32,16 +32,16 @@ from fedskew.types import Groups, Indices, Tensors
 
 def roster_of(federation: Federation) -> Roster:
     """What a server may know of these clients."""
-    y = federation.y.numpy()
+    classifies = federation.problem.classifies
     environment_counts = federation.environment_counts().tolist()
     ends = [federation.x[client.train].aminmax() for client in federation.clients]
 
     def member(client: Client, seen: bool, environments: Sequence[int]) -> Member:
-        classes = np.bincount(y[client.train], minlength=federation.classes).tolist()
+        counts = federation.counted(client.train).tolist() if classifies else ()
         return Member(
             client.name,
             {split: len(client.split(split)) for split in SPLITS},
-            tuple(classes),
+            tuple(counts),
             tuple(environments),
             seen,
             client.name in federation.odd,
@@ -62,6 +62,8 @@ def roster_of(federation: Federation) -> Roster:
         high=max(float(high) for _, high in ends),
         law_known=federation.log_ratio is not None,
         environments_by=federation.environments_by,
+        problem=federation.problem,
+        vocabulary=federation.vocabulary,
     )
 
 
@@ -71,12 +73,14 @@ class Holdings:
 
     ``made_up`` are samples a server made up, for a recipe that trains on them. ``graphs`` holds
     the traced steps of models that are made the same way (none: those of this process).
+    ``fewest_chunks`` is how many stacks a cohort makes at least; 1 if it is a part of a larger one.
     """
 
     plan: Plan
     federation: Federation
     made_up: Tensor | None = None
     graphs: dict[Hashable, Graphs] | None = field(default=None, repr=False)
+    fewest_chunks: int = 2
     _trainings: dict[Phase, Training] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -96,10 +100,10 @@ class Holdings:
 
     @cached_property
     def y(self) -> Tensor:
-        """All labels; made-up samples get the first class, which is never read."""
+        """All labels; those of made-up samples are never read."""
         y = self.federation.y
         if self.made_up is not None:
-            y = torch.cat([y, torch.zeros(len(self.made_up), dtype=y.dtype)])
+            y = torch.cat([y, y.new_zeros((len(self.made_up), *y.shape[1:]))])
         return y.to(self.x.device)
 
     @cached_property
@@ -114,7 +118,8 @@ class Holdings:
         if plan.model is None or ":" in plan.model.name:
             return {}
         made = (plan.model.name, sorted(plan.model.knobs.items()), federation.sample_shape)
-        return _shared_graphs(repr((made, federation.classes, plan.recipe.extends, self.x.device)))
+        learned = (federation.outputs, federation.problem.kind, plan.settings.loss)
+        return _shared_graphs(repr((made, learned, plan.recipe.extends, self.x.device)))
 
     def rows(self, client: str, split: str) -> Indices:
         """The rows of a client's split; the central test set belongs to no client."""
@@ -158,13 +163,21 @@ class Holdings:
         if objective.personal:
             memory = {**memory, **own(parameters)}
         return Training(
-            _gradient(module, objective, phase, environments, (*buffers, *memory)),
+            _gradient(
+                module,
+                objective,
+                phase,
+                (*buffers, *memory),
+                environments=environments,
+                loss=settings.loss,
+            ),
             trained=trained,
             buffers=buffers,
             optimiser=optimiser,
             batch_size=settings.batch_size,
             epochs=settings.epochs if phase.epochs is None else phase.epochs,
             chunk=plan.execution.chunk,
+            fewest_chunks=self.fewest_chunks,
             x=self.x,
             y=self.y,
             environment=federation.environment if environments > 1 else None,
@@ -173,21 +186,26 @@ class Holdings:
             noise=partial(objective.noise, plan.blueprint),
             pads=not trains_batch_statistics(module),
             counts_steps=objective.counts_steps,
-            drops=any(isinstance(layer, StreamDropout) for layer in module.modules()),
-            graphs=self._steps.setdefault((step, objective, optimiser.is_plain, environments), {}),
+            drops=may_drop(module),
+            augments=settings.augments,
+            graphs=self._steps.setdefault(
+                (step, objective, optimiser.is_plain, environments, settings.augments), {}
+            ),
             plain=plan.execution.is_plain,
         )
 
     def scoring(self, objective: Objective | None = None) -> Scoring:
         """How the engine scores models, by the recipe's objective or another."""
         chosen = objective or self.plan.recipe.objective
+        loss = self.plan.settings.loss
+        summed = partial(chosen.summed, problem=self.plan.problem)
 
         def score(module: nn.Module, tensors: Tensors, batch: dict[str, Any]) -> Tensors:
-            return chosen.scores(Bound(module, tensors), Batch(**batch))
+            return chosen.scores(Bound(module, tensors), Batch(**batch, loss=loss))
 
         noise = partial(chosen.noise, self.plan.blueprint)
         return Scoring(
-            self.plan.evaluation, score, chosen.summed, noise, self.x, self.y,
+            self.plan.evaluation, score, summed, noise, self.x, self.y,
             plain=self.plan.execution.is_plain,
         )  # fmt: skip
 
@@ -225,18 +243,19 @@ def _on_one_scale(
 
 
 def _gradient(
-    module: nn.Module, objective: Objective, phase: Phase, environments: int, held: Sequence[str]
+    module: nn.Module, objective: Objective, phase: Phase, held: Sequence[str], **common: Any
 ) -> Step:
     """The gradient of a phase's client on one batch: the objective's, corrected.
 
-    ``held`` names the buffers and memory that are returned with it, in this order.
+    ``held`` names the buffers and memory that are returned with it, in this order; ``common`` is
+    what all batches have in common.
     """
 
     def gradient(
         trained: Tensors, fixed: Tensors, context: dict[str, Any], batch: dict[str, Any]
     ) -> list[Tensor]:
         key = batch.pop("key", None)
-        drawn = Batch(**batch, environments=environments)
+        drawn = Batch(**batch, **common)
         with dropout_key(key):
             gradients, loss, moved = objective.gradient(module, trained, fixed, drawn, context)
         context = {**context, DIVISOR: objective.divisor(drawn) if objective.divides else None}

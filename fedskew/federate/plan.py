@@ -15,7 +15,12 @@ from fedskew.engine.executor import Execution
 from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
 from fedskew.federate.recipe import Adapt, Phase, Recipe
+from fedskew.parts.augment import Augmentation
+from fedskew.parts.losses import SQUARED, Loss
+from fedskew.parts.metrics import rises
+from fedskew.parts.objective import ranked_by
 from fedskew.parts.report import Report
+from fedskew.problem import CLASSIFICATION, Problem
 from fedskew.types import Tensors
 
 ModelKind = Literal["global", "personal"]
@@ -28,15 +33,19 @@ class Settings:
     optimiser: Optimiser = field(default_factory=Optimiser)
     epochs: int = 1
     batch_size: int = 32
+    loss: Loss = SQUARED
+    """Of a target that is a number."""
+    augments: tuple[Augmentation, ...] = ()
 
 
 @dataclass(frozen=True)
 class Plan:
     """One stage: its recipe, the model it starts with, how clients train, and the seed.
 
-    ``model`` is the choice of a model by name, if there is one. ``adapts`` are the adaptations
-    after which models may be scored, ``hands_over`` the reports that end the stage: tasks refer to
-    both by position.
+    ``model`` is the choice of a model by name, if there is one, ``problem`` what is to be learned
+    of a sample, ``metric`` what rounds are chosen by if the user says. ``adapts`` are the
+    adaptations after which models may be scored, ``hands_over`` the reports that end the stage:
+    tasks refer to both by position.
     """
 
     recipe: Recipe
@@ -47,6 +56,8 @@ class Plan:
     seed: int
     stage: str = "main"
     model: Named | None = None
+    problem: Problem = CLASSIFICATION
+    metric: str | None = None
     adapts: tuple[Adapt, ...] = ()
     hands_over: tuple[Report, ...] = ()
 
@@ -77,6 +88,11 @@ class Plan:
     def parameters(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.module.named_parameters())
 
+    @cached_property
+    def packed(self) -> list[str]:
+        """Shared entries that are packed to travel: parameters, not statistics."""
+        return sorted(self.shared & self.parameters)
+
     @property
     def sent_parameters(self) -> int:
         """How many parameters, without statistics, a client sends each round."""
@@ -104,6 +120,16 @@ class Plan:
         trained = self.has_personal_phase or self.has_personal_steps
         own = trained or recipe.aggregates.several or recipe.begins.personal
         return own or not self.has_global_model
+
+    @property
+    def primary(self) -> str:
+        """The metric that rounds are chosen and tables ranked by."""
+        return self.metric or ranked_by(self.recipe.objective, self.problem)[0]
+
+    @property
+    def higher_is_better(self) -> bool:
+        own = ranked_by(self.recipe.objective, self.problem)[1]
+        return own if self.metric is None else rises(self.metric, own)
 
     @property
     def primary_model(self) -> ModelKind:

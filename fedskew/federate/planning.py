@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -18,11 +17,17 @@ from fedskew.federate.plan import Plan, Settings
 from fedskew.federate.recipe import Adapt, ModelChoice, Phase, Recipe, Stage
 from fedskew.federate.roster import Roster
 from fedskew.federate.rounds import Rounds
-from fedskew.models import seeded
-from fedskew.models.registry import MODELS
+from fedskew.models import OnePiece, seeded
+from fedskew.models.registry import MODELS, for_samples
+from fedskew.parts.augment import augmentations, check_augmentations
+from fedskew.parts.losses import LOSSES, Loss
+from fedskew.parts.metrics import LOSS, metric_for
 from fedskew.parts.select import EVERYTHING, only
+from fedskew.problem import Problem
 from fedskew.rng import stream, torch_seed
 from fedskew.types import Groups
+
+NO_CLASSES = {"regression": "numbers", "multi-label": "several for each sample"}
 
 
 def usable_device(name: str) -> torch.device:
@@ -37,8 +42,23 @@ def usable_device(name: str) -> torch.device:
 
 
 def make_plan(config: Config, roster: Roster, stage: Stage) -> Plan:
-    """A stage's recipe with the model, settings and executor it trains with."""
-    module = checked_model(config, roster, stage)
+    """A stage's recipe with the model, settings and executor it trains with, if they fit."""
+    chosen = checked_model(config, roster, stage)
+    plan = plan_with(config, chosen, roster.sample_shape, roster.outputs, roster.problem, stage)
+    _check_shots(plan, roster)
+    return plan
+
+
+def plan_with(
+    config: Config,
+    chosen: Named,
+    sample_shape: tuple[int, ...],
+    outputs: int,
+    problem: Problem,
+    stage: Stage,
+) -> Plan:
+    """The same plan where others have checked it, with the model that was chosen."""
+    module = with_stream_dropout(_model(config, chosen, sample_shape, outputs, stage))
     train = _train_section(config, stage)
     device = usable_device(config.device)
     initial = {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}
@@ -47,15 +67,32 @@ def make_plan(config: Config, roster: Roster, stage: Stage) -> Plan:
         recipe=stage.recipe,
         module=module.to(device).train(),
         initial=initial,
-        settings=Settings(optimiser, train.epochs, train.batch_size),
+        settings=Settings(
+            optimiser,
+            train.epochs,
+            train.batch_size,
+            loss_of(train.loss),
+            augmentations(train.augment),
+        ),
         execution=choose(module, config.executor),
         seed=config.seed,
         stage=stage.name,
-        model=stage_model(stage, roster) or config.model,
+        model=chosen,
+        problem=problem,
+        metric=config.evaluate.metric if stage.name == MAIN else None,
         hands_over=stage.hands_over,
     )
-    adapts = adaptations(config, plan, roster) if stage.name == MAIN else ()
-    return replace(plan, adapts=adapts)
+    return replace(plan, adapts=adaptations(config, plan) if stage.name == MAIN else ())
+
+
+def loss_of(chosen: Named) -> Loss:
+    """What errors of a number cost, as chosen by name."""
+    made = LOSSES.find(chosen.name).make(**chosen.knobs)
+    if not isinstance(made, Loss):
+        raise ConfigError(
+            f"train.loss = {chosen.name!r} made {type(made).__name__}: it must make a fedskew.Loss."
+        )
+    return made
 
 
 def made_up(config: Config, plan: Plan, memory: Groups) -> Tensor | None:
@@ -66,21 +103,21 @@ def made_up(config: Config, plan: Plan, memory: Groups) -> Tensor | None:
     return plan.recipe.invents.samples(plan.module, memory, rng)
 
 
-def checked_model(config: Config, roster: Roster, stage: Stage) -> nn.Module:
-    """The model a stage begins with, if its recipe, the settings and the data go together."""
+def checked_model(config: Config, roster: Roster, stage: Stage) -> Named:
+    """Which model a stage begins with, if its recipe, the settings and the data go together."""
+    _check_numbers(config.method.name, stage.recipe, roster)
     chosen = stage_model(stage, roster) or config.model
-    module = seeded(
-        chosen.name, roster.sample_shape, roster.classes,
-        seed=torch_seed(config.seed, stage.name, "model"), **chosen.knobs,
-    )  # fmt: skip
-    if stage.recipe.extends:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
-            module = stage.recipe.extends(module)
+    _check_problem(config, stage, roster)
+    knobs = for_samples(chosen.name, chosen.knobs, roster.sample_shape, roster.vocabulary)
+    chosen = Named(name=chosen.name, **knobs)
+    module = _model(config, chosen, roster.sample_shape, roster.outputs, stage)
     _check_parts(config.method.name, chosen.name, module, stage.recipe)
     _check_classes(config.method.name, stage.recipe, roster)
+    if stage.name == MAIN:
+        _check_metric(config, stage.recipe, roster.problem)
     module = with_stream_dropout(module)
     train = _train_section(config, stage)
+    check_augmentations(train.augment, roster.name, roster.sample_shape)
     if train.optimiser != "sgd" and any(report.needs_sgd for report in stage.recipe.reports):
         raise ConfigError(
             f"method {config.method.name!r} reads gradients off the way its clients went: "
@@ -90,6 +127,21 @@ def checked_model(config: Config, roster: Roster, stage: Stage) -> nn.Module:
     stage.recipe.objective.check(module, fitting, train.batch_size)
     for report in (*stage.recipe.reports, *stage.hands_over):
         report.check(roster)
+    return chosen
+
+
+def _model(
+    config: Config, chosen: Named, sample_shape: tuple[int, ...], outputs: int, stage: Stage
+) -> nn.Module:
+    """The model of a stage before any training, with whatever its recipe adds to it."""
+    module = seeded(
+        chosen.name, sample_shape, outputs,
+        seed=torch_seed(config.seed, stage.name, "model"), **chosen.knobs,
+    )  # fmt: skip
+    if stage.recipe.extends:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(config.seed, stage.name, "extension"))
+            module = stage.recipe.extends(module)
     return module
 
 
@@ -102,6 +154,9 @@ def stage_model(stage: Stage, roster: Roster) -> Named | None:
 
 def _check_parts(method: str, name: str, module: nn.Module, recipe: Recipe) -> None:
     """Refuse a model that lacks what the method's objective calls."""
+    if isinstance(module, OnePiece):
+        _check_one_piece(method, name, module, recipe)
+        return
     parts = dict(module.named_children())
     missing = [part for part in recipe.objective.needs if part not in parts]
     if missing:
@@ -115,6 +170,51 @@ def _check_parts(method: str, name: str, module: nn.Module, recipe: Recipe) -> N
         )
 
 
+def _check_problem(config: Config, stage: Stage, roster: Roster) -> None:
+    """Refuse what needs classes where samples have none, and a loss of numbers where they have."""
+    recipe, problem, method = stage.recipe, roster.problem, config.method.name
+    if problem.kind != "regression" and config.train.loss.name != "squared":
+        raise ConfigError(
+            f"train.loss = {config.train.loss.name!r} is the loss of a target that is a number, "
+            f"but {roster.name} is for {problem.kind}: leave it out."
+        )
+    objectives = [phase.objective or recipe.objective for phase in recipe.trains]
+    why = [part.classes_for for part in objectives if part.classes_for]
+    why += [part.classes_for for part in (*recipe.reports, *stage.hands_over) if part.classes_for]
+    if why and not problem.classifies:
+        raise ConfigError(
+            f"method {method!r} needs classes {why[0]}, but the labels of {roster.name} are "
+            f"{NO_CLASSES[problem.kind]}: choose another method."
+        )
+
+
+def _check_one_piece(method: str, name: str, module: OnePiece, recipe: Recipe) -> None:
+    """Refuse a classifier in one piece where a method tells a body from a head."""
+    adapts = recipe.adapts.phases if recipe.adapts else ()
+    phases = (*recipe.trains, *adapts)
+    objectives = [recipe.objective, *(phase.objective for phase in phases if phase.objective)]
+    apart = any(o.in_parts for o in objectives) or any(r.in_parts for r in recipe.reports)
+    named = (recipe.shares, recipe.begins.keeps, *(phase.trains for phase in phases))
+    parts = {part for select in named for part in (*select.only, *select.but)}
+    if apart or parts & set(recipe.objective.needs):
+        raise ConfigError(
+            f"method {method!r} treats {' and '.join(recipe.objective.needs)} of a model "
+            f"differently, but model {name!r} is one piece: no layer was found whose output is the "
+            "model's own. Give it children 'body' and 'head' as docs/how-to/python.md says, or "
+            "choose a method that trains models whole."
+        )
+
+
+def _check_numbers(method: str, recipe: Recipe, roster: Roster) -> None:
+    """Refuse to compare a model's numbers with token ids, which are names and no amounts."""
+    objectives = [recipe.objective, *(phase.objective for phase in recipe.trains)]
+    if roster.vocabulary and any(o.of_numbers for o in objectives if o is not None):
+        raise ConfigError(
+            f"method {method!r} learns what samples look like, but those of {roster.name} are "
+            "token ids, of which it can make none: choose a method that only tells classes apart."
+        )
+
+
 def _check_classes(method: str, recipe: Recipe, roster: Roster) -> None:
     """Refuse to tell one class from no other."""
     classifies = {"head", "classifier"} & set(recipe.objective.needs)
@@ -123,6 +223,19 @@ def _check_classes(method: str, recipe: Recipe, roster: Roster) -> None:
         raise ConfigError(
             f"method {method!r} tells classes apart, but the training data of {roster.name} are "
             "all of one class: bring another, or choose a method that learns densities."
+        )
+
+
+def _check_metric(config: Config, recipe: Recipe, problem: Problem) -> None:
+    """Refuse a metric that says nothing about what is learned."""
+    wanted, own = config.evaluate.metric, recipe.objective.primary
+    if wanted in (None, LOSS, own):
+        return
+    metric_for(wanted, problem)
+    if own:
+        raise ConfigError(
+            f"evaluate.metric = {wanted!r} is about answers, but method {config.method.name!r} "
+            f"gives none: its rounds are judged by {own!r}, so leave it out."
         )
 
 
@@ -155,7 +268,7 @@ def make_rounds(config: Config, stage: Stage, roster: Roster) -> Rounds:
     )
 
 
-def adaptations(config: Config, plan: Plan, roster: Roster) -> tuple[Adapt, ...]:
+def adaptations(config: Config, plan: Plan) -> tuple[Adapt, ...]:
     """What a run's models do before they are scored as adapted, for each number of shots."""
     evaluate, own = config.evaluate, plan.recipe.adapts
     wanted = [count for count in evaluate.shots if count != 0]
@@ -169,6 +282,11 @@ def adaptations(config: Config, plan: Plan, roster: Roster) -> tuple[Adapt, ...]
         raise ConfigError(
             f"evaluate.generated asks for samples, but method {config.method.name!r} learns no "
             "model that makes any: leave it out."
+        )
+    if evaluate.generated and not plan.problem.classifies:
+        raise ConfigError(
+            "evaluate.generated judges samples by a classifier, but the data are for "
+            f"{plan.problem.kind}: leave it out."
         )
     if not phases[-1].epochs and not evaluate.fine_tune_epochs:
         if any(count != "all" for count in wanted):
@@ -187,7 +305,6 @@ def adaptations(config: Config, plan: Plan, roster: Roster) -> tuple[Adapt, ...]
     if evaluate.fine_tune_lr is not None:
         last = replace(last, lr=evaluate.fine_tune_lr)
     plan.trained_by(last)
-    _check_shots(wanted, roster)
     return tuple(
         Adapt(
             (*before, last), None if count == "all" else count, evaluate.fine_tune_patience,
@@ -197,11 +314,13 @@ def adaptations(config: Config, plan: Plan, roster: Roster) -> tuple[Adapt, ...]
     )  # fmt: skip
 
 
-def _check_shots(wanted: Sequence[int | str], roster: Roster) -> None:
+def _check_shots(plan: Plan, roster: Roster) -> None:
     """Refuse a number of shots nobody has: it would be the same as all data."""
-    for count in wanted:
-        if isinstance(count, int) and count > roster.most_of_a_class:
+    most = roster.most_of_a_class  # 0 where sites keep their counts to themselves
+    per, of = (" per class", " of any") if plan.problem.classifies else ("", "")
+    for adapt in plan.adapts:
+        if adapt.shots is not None and most and adapt.shots > most:
             raise ConfigError(
-                f"evaluate.shots asks for {count} samples per class, but no client has more than "
-                f"{roster.most_of_a_class} of any."
+                f"evaluate.shots asks for {adapt.shots} samples{per}, but no client has more than "
+                f"{most}{of}."
             )

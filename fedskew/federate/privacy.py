@@ -75,6 +75,7 @@ def remembers(recipe: Recipe) -> bool:
     return (
         (recipe.shares != EVERYTHING and any(p.trains != recipe.shares for p in phases))
         or recipe.begins.personal
+        or recipe.packs.remembers
         or bool(recipe.reports)
         or bool(reads - {*MOMENTARY, *recipe.aggregates.broadcasts})
         or any(one.counts_steps or one.remembers for one in objectives)

@@ -102,8 +102,9 @@ def judged(generated: Tensor, federation: Federation, seed: int) -> dict[str, fl
     judge = judge_for(federation, seed)
     made = judge.features(generated)
     labels = _labels(judge.model, made)
-    check_samples("generated samples", generated, labels, federation.classes)
-    check_samples("features of generated samples", made, labels, federation.classes)
+    check_samples("generated samples", generated, labels)
+    check_samples("features of generated samples", made, labels)
+    federation.problem.check("generated samples", labels, federation.class_names)
     # On several threads the last bits would depend on how many there are.
     with one_intra_op_thread():
         some_made, some_real = _some(made, seed, "generated"), _some(judge.real, seed, "real")

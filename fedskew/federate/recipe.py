@@ -15,6 +15,7 @@ from fedskew.parts.correct import Correction
 from fedskew.parts.distil import Invention
 from fedskew.parts.finding import Finding
 from fedskew.parts.objective import Erm, Objective
+from fedskew.parts.packing import Packing
 from fedskew.parts.report import Report
 from fedskew.parts.select import EVERYTHING, Select
 from fedskew.parts.step import Step, Whole
@@ -75,6 +76,7 @@ class Recipe:
     leaves: tuple[Finding, ...] = ()
     prepares: tuple[Stage, ...] = ()
     begins: Begin = field(default_factory=Begin)
+    packs: Packing = field(default_factory=Packing)
     pools: bool = False
     """Train on everyone's data in one place (the central reference)."""
     invents: Invention | None = None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from fedskew.federate.backends import Backend
 from fedskew.federate.metrics import CENTRAL, Row
 from fedskew.federate.plan import ModelKind, Plan
 from fedskew.federate.roster import Roster
@@ -57,16 +56,6 @@ def score_tasks(
     if "global" in kinds and not last and roster.central:
         asked[CENTRAL] = [ScoreTask(CENTRAL, round_number, state.shared, "global", ("test",))]
     return asked
-
-
-def scored(
-    plan: Plan, backend: Backend, asked: Mapping[str, Sequence[ScoreTask]], kept: Mapping[str, str]
-) -> list[Row]:
-    """Ask clients to score models, and make rows of their answers."""
-    asks = [
-        Ask(client, tuple(tasks), since=kept.get(client, "")) for client, tasks in asked.items()
-    ]
-    return rows_of(plan, backend.roster, asks, backend.exchange(asks))
 
 
 def rows_of(
@@ -123,4 +112,4 @@ def validation_score(rows: Sequence[Row], plan: Plan) -> Score:
             and row.metric == metric
         ]
 
-    return Score.of(values(plan.recipe.objective.primary), values(LOSS))
+    return Score.of(values(plan.primary), values(LOSS))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from fedskew.engine.evaluate import Question, sample_values
+from fedskew.engine.evaluate import Question, Scores, sample_values
 from fedskew.engine.torch_private import is_batch_or_instance_norm
-from fedskew.errors import failure, located
+from fedskew.errors import ConfigError, failure, located
 from fedskew.federate.adapting import Adaptation, adapted
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.tasks import Scored, ScoreTask
+from fedskew.parts.metrics import answers_of, measured, metric_for, needs
 from fedskew.parts.objective import Bound
 from fedskew.parts.report import PERSONAL, SHARED
 from fedskew.parts.select import BATCH_NORM, only
@@ -77,11 +79,43 @@ def score_samples(
     ]
 
 
-def scored(holdings: Holdings, found: SampleScores) -> Scored:
-    """The scores that are sent to the server."""
-    summed = holdings.plan.recipe.objective.summed
-    scores = {split: summed(values) for split, values in found.values.items()}
-    return Scored(found.client, scores, found.error)
+def score_clients(
+    holdings: Holdings, tasks: Sequence[ScoreTask], private: Mapping[str, Groups]
+) -> list[tuple[Scored, SampleScores]]:
+    """Every task's scores, which are sent to the server, and what they were computed from."""
+    found = score_samples(holdings, tasks, private)
+    pairs = zip(tasks, found, strict=True)
+    return [(scored(holdings, each, task.samples), each) for task, each in pairs]
+
+
+def scored(holdings: Holdings, found: SampleScores, all_metrics: bool = False) -> Scored:
+    """The scores that are sent to the server; with ``all_metrics``, of the test samples all."""
+    scores = {split: told(holdings, values) for split, values in found.values.items()}
+    plan, final = holdings.plan, {}
+    if all_metrics and "test" in found.values:
+        answers = answers_of(found.values["test"], plan.problem, holdings.federation.class_names)
+        if answers is not None:
+            final = measured(answers, plan.problem, *([plan.metric] if plan.metric else []))
+    return Scored(found.client, scores, found.error, final)
+
+
+def told(holdings: Holdings, values: Tensors) -> Scores:
+    """The scores of every round: the method's, and the metric that was asked for.
+
+    A metric that is not defined on these samples is left out.
+    """
+    plan = holdings.plan
+    found = plan.recipe.objective.summed(values, plan.problem)
+    if plan.metric is not None and plan.metric not in found:
+        answers = answers_of(values, plan.problem, holdings.federation.class_names)
+        if answers is None:
+            raise ConfigError(
+                f"evaluate.metric = {plan.metric!r} is about answers, but the method's objective "
+                "hands over none (label and output): leave it out."
+            )
+        metric = metric_for(plan.metric, plan.problem)
+        found[plan.metric] = metric.value(plan.problem.kind, answers)
+    return {name: value for name, value in found.items() if not (math.isnan(value) and needs(name))}
 
 
 def _key(holdings: Holdings, split: str, client: str) -> tuple[str | int, ...]:

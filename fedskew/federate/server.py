@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from fedskew.errors import ConfigError, RunError, located
 from fedskew.federate.accepting import accept, nobody_left, update_norms
+from fedskew.federate.asking import goes_back_to, participants, score_asks, train_asks, with_scores
 from fedskew.federate.backends import Backend
-from fedskew.federate.metrics import Row
 from fedskew.federate.plan import Plan
+from fedskew.federate.progress import Handed, Journal, Progress, RoundRecord, Trained
 from fedskew.federate.roster import POOLED, Roster
 from fedskew.federate.rounds import Choice, Rounds
 from fedskew.federate.rows import (
     broadcast_of,
     measured_rows,
-    score_tasks,
-    scored,
+    rows_of,
     validation_score,
 )
 from fedskew.federate.targets import check_target
@@ -26,7 +25,6 @@ from fedskew.federate.tasks import (
     Answer,
     Ask,
     DescribeTask,
-    TrainTask,
     not_finite,
 )
 from fedskew.parts.aggregate import ServerState, Update
@@ -36,114 +34,117 @@ from fedskew.rng import stream, torch_seed
 from fedskew.types import Groups, Tensors
 
 
-@dataclass(frozen=True)
-class RoundRecord:
-    """What happened in a round, besides its scores."""
-
-    stage: str
-    round: int
-    participants: int
-    train_loss: float
-    bytes_down: int
-    bytes_up: int
-    failures: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    update_norms: dict[str, float] = field(default_factory=dict)
-    """By client whose update was used, how far it went from what it was sent."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Everything needed to go on after a round: the checkpoint."""
-
-    stage: str
-    round: int
-    state: ServerState
-    selected: Choice
-    finished: bool = False
-    kept: Mapping[str, str] = field(default_factory=dict)
-    """By client, the label of its newest private state."""
-    kept_then: Mapping[str, str] = field(default_factory=dict)
-    """The same after the selected round."""
-    unless_last: Choice | None = None
-    """The choice without this round, if it is scored only because it is the last."""
-
-
-class Journal(Protocol):
-    """Where a stage's rounds are written down; the run folder is one, tests use a list."""
-
-    def resume(self, stage: str) -> Progress | None: ...
-
-    def commit(self, progress: Progress, rows: Sequence[Row], record: RoundRecord) -> None: ...
-
-
-@dataclass(frozen=True)
-class Handed:
-    """What a stage begins with: the server's memory of the one before, and what that cost.
-
-    ``kept`` labels what the clients were left with.
-    """
-
-    memory: Groups = field(default_factory=dict)
-    kept: Mapping[str, str] = field(default_factory=dict)
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-
 def federate(
     plan: Plan, backend: Backend, rounds: Rounds, journal: Journal, handed: Handed | None = None
 ) -> Progress:
-    """Run one stage to its last round, or go on where the journal says it stopped."""
-    roster, recipe = backend.roster, plan.recipe
+    """Run one stage to its last round, or go on where the journal says it stopped.
+
+    Where a message is expensive (``backend.rides``), the scores of a round come with the answers
+    of the next: one message a round. The next is then trained before this one is committed, and
+    forgotten if this one was the last.
+    """
+    recipe = plan.recipe
     if recipe.pools and recipe.invents is None and not backend.pools:
         raise ConfigError(
             "this method trains on all data in one place, but here clients keep theirs to "
             "themselves: leave it out."
         )
-    trainers = sorted(_trainers(plan, roster))
+    trainers = sorted(_trainers(plan, backend.roster))
     handed = handed or Handed()
     progress = journal.resume(plan.stage) or _fresh(plan, trainers, handed)
+    unscored: Trained | None = None
     norms: dict[str, float] = {}
     while not rounds.over(progress.round, progress.selected):
-        number = progress.round + 1
-        state = progress.state
-        wanted = recipe.aggregates.wanted(trainers, state)
-        chosen = participants(wanted, rounds.clients_per_round, plan, number)
-        asks = _train_asks(plan, progress, chosen, rounds.lr_factor(number))
+        begins = progress if unscored is None else unscored
+        chosen: list[str] = []
+        wanted = recipe.aggregates.wanted(trainers, begins.state)
+        if begins.round < rounds.rounds:
+            chosen = participants(wanted, rounds.clients_per_round, plan, begins.round + 1)
+        keep = goes_back_to(progress, handed)
+        asks = train_asks(plan, begins, keep, chosen, rounds.lr_factor(begins.round + 1))
+        if unscored is not None:
+            asks = with_scores(asks, score_asks(plan, backend.roster, unscored, keep))
         answers = backend.exchange(asks)
-        updates, failures = accept(answers, plan)
-        enough = min(rounds.min_clients, len(wanted))
-        state = replace(state, round=number)
-        with located(f"stage {plan.stage!r}, round {number}, aggregating"):
-            state, updates = aggregate(plan, state, updates, failures, enough, len(trainers))
-        if not updates:
-            raise nobody_left(plan, number, failures, norms)
-        norms = update_norms(updates, progress.state)
-        if not rounds.keeps_matrices_in(number):
-            state = replace(state, matrices={})
-        kept = {**progress.kept, **{a.client: a.label for a in answers if a.label}}
-        rows: list[Row] = []
-        if rounds.scores_in(number):
-            asked = score_tasks(plan, roster, state, number)
-            rows = scored(plan, backend, asked, kept) + measured_rows(plan, state, number)
-        selected = progress.selected.see(
-            number, validation_score(rows, plan), recipe.objective.higher_is_better
-        )
-        progress = Progress(
-            plan.stage, number, state, selected, rounds.over(number, selected), kept,
-            # Until a validation score has chosen a round, and where there are none, it is the last.
-            kept if selected.round in (0, number) else progress.kept_then,
-            None if rounds.scores_in_turn(number) or not rows else progress.selected,
-        )  # fmt: skip
-        down, up = _traffic(plan, asks, updates)
-        if number == 1:
-            down, up = down + handed.bytes_down, up + handed.bytes_up
-        record = RoundRecord(
-            plan.stage, number, len(updates), _mean_loss(answers), down, up, failures, state.notes,
-            norms,
-        )  # fmt: skip
-        journal.commit(progress, rows, record)
+        if unscored is not None:
+            progress = _scored(plan, backend.roster, rounds, progress, unscored, asks, answers)
+            journal.commit(progress, unscored.rows, unscored.record)
+            if progress.finished:
+                break
+        by_client = {answer.client: answer for answer in answers}
+        trained = [by_client[client] for client in chosen]
+        unscored = _aggregated(plan, rounds, begins, asks, trained, len(wanted), len(trainers),
+                               handed, norms)  # fmt: skip
+        norms = unscored.record.update_norms
+        if rounds.scores_in(unscored.round) and backend.rides:
+            continue
+        asks = []
+        if rounds.scores_in(unscored.round):
+            asks = score_asks(plan, backend.roster, unscored, keep)
+        answers = backend.exchange(asks) if asks else []
+        progress = _scored(plan, backend.roster, rounds, progress, unscored, asks, answers)
+        journal.commit(progress, unscored.rows, unscored.record)
+        unscored = None
     return progress
+
+
+def _aggregated(
+    plan: Plan,
+    rounds: Rounds,
+    begins: Progress | Trained,
+    asks: Sequence[Ask],
+    answers: Sequence[Answer],
+    wanted: int,
+    trainers: int,
+    handed: Handed,
+    norms: dict[str, float],
+) -> Trained:
+    """The next round, from what clients answered; ``norms`` are of the updates before it."""
+    number = begins.round + 1
+    updates, failures = accept(answers, plan, begins.state)
+    enough = min(rounds.min_clients, wanted)
+    state = replace(begins.state, round=number)
+    with located(f"stage {plan.stage!r}, round {number}, aggregating"):
+        state, updates = aggregate(plan, state, updates, failures, enough, trainers)
+    if not updates:
+        raise nobody_left(plan, number, failures, norms)
+    if not rounds.keeps_matrices_in(number):
+        state = replace(state, matrices={})
+    down, up = _traffic(
+        plan, asks, answers, {client for update in updates for client in update.clients}
+    )
+    if number == 1:
+        down, up = down + handed.bytes_down, up + handed.bytes_up
+    record = RoundRecord(
+        plan.stage, number, _clients(updates), _mean_loss(answers), down, up, failures, state.notes,
+        update_norms(updates, begins.state),
+    )  # fmt: skip
+    kept = {**begins.kept, **{a.client: a.label for a in answers if a.label}}
+    return Trained(number, state, kept, record)
+
+
+def _scored(
+    plan: Plan,
+    roster: Roster,
+    rounds: Rounds,
+    before: Progress,
+    trained: Trained,
+    asks: Sequence[Ask],
+    answers: Sequence[Answer],
+) -> Progress:
+    """The state of the stage after a round, with its scores, if it has any."""
+    number, kept = trained.round, trained.kept
+    if any(ask.scores for ask in asks):
+        rows = rows_of(plan, roster, asks, answers)
+        trained.rows += rows + measured_rows(plan, trained.state, number)
+    selected = before.selected.see(
+        number, validation_score(trained.rows, plan), plan.higher_is_better
+    )
+    return Progress(
+        plan.stage, number, trained.state, selected, rounds.over(number, selected), kept,
+        # Until a validation score has chosen a round, and where there are none, it is the last.
+        kept if selected.round in (0, number) else before.kept_then,
+        None if rounds.scores_in_turn(number) or not trained.rows else before.selected,
+    )  # fmt: skip
 
 
 def _mean_loss(answers: Sequence[Answer]) -> float:
@@ -172,33 +173,6 @@ def _fresh(plan: Plan, trainers: Sequence[str], handed: Handed) -> Progress:
     )
 
 
-def _train_asks(
-    plan: Plan, progress: Progress, clients: Sequence[str], lr_factor: float
-) -> list[Ask]:
-    number, state = progress.round + 1, progress.state
-    broadcast = broadcast_of(plan, state)
-    return [
-        Ask(
-            client,
-            train=TrainTask(client, number, state.sent_to(client), broadcast, lr_factor),
-            since=progress.kept.get(client, ""),
-            until=plan.label(number),
-            keep=(progress.kept_then.get(client, ""),),
-        )
-        for client in clients
-    ]
-
-
-def participants(
-    trainers: Sequence[str], count: int | None, plan: Plan, round_number: int
-) -> list[str]:
-    """Who takes part in a round: all, or a seeded sample without replacement."""
-    if count is None or count >= len(trainers):
-        return list(trainers)
-    rng = stream(plan.seed, plan.stage, "participants", round_number)
-    return sorted(trainers[i] for i in rng.choice(len(trainers), size=count, replace=False))
-
-
 def aggregate(
     plan: Plan,
     state: ServerState,
@@ -210,25 +184,38 @@ def aggregate(
     """The next state from all usable updates, unless there are too few or it is not finite."""
     rng = stream(plan.seed, plan.stage, "aggregate", state.round)
     state = replace(state, notes=(), measured={}, matrices={}, rng=rng)
-    if len(updates) >= min_clients:
+    if _clients(updates) >= min_clients:
         target = plan.recipe.aggregates.aggregate(state, updates, trainers)
         check_target(plan, target)
         found = stepped(plan.recipe.steps, state, target)
         if not not_finite(found.shared, *found.personal.values(), *found.memory.values()):
             return found, updates
-        failures.update({u.client: "the aggregate is not finite" for u in updates})
+        failures.update({c: "the aggregate is not finite" for u in updates for c in u.clients})
         updates = []
-    note = f"only {len(updates)} usable updates: the model stays as it was"
+    note = f"only {_clients(updates)} usable updates: the model stays as it was"
     return replace(state, notes=(note,)), updates
 
 
-def _traffic(plan: Plan, asks: Sequence[Ask], updates: Sequence[Update]) -> tuple[int, int]:
-    """Bytes down and up in a round; where all is trained in one place, nothing travels."""
+def _clients(updates: Sequence[Update]) -> int:
+    return sum(len(update.clients) for update in updates)
+
+
+def _traffic(
+    plan: Plan, asks: Sequence[Ask], answers: Sequence[Answer], used: Collection[str]
+) -> tuple[int, int]:
+    """Bytes down, and up from clients whose update was ``used``, as they travelled.
+
+    Where all is trained in one place, nothing travels.
+    """
     if plan.recipe.pools:
         return 0, 0
     tasks = [ask.train for ask in asks if ask.train is not None]
     down = sum(tensor_bytes(t.sent, *t.broadcast.values()) for t in tasks)
-    return down, sum(tensor_bytes(u.tensors, *u.reports.values()) for u in updates)
+    came = {id(a.update): a.update for a in answers if a.update is not None and a.client in used}
+    return down, sum(
+        tensor_bytes(u.tensors, *u.reports.values()) if u.came is None else u.came
+        for u in came.values()
+    )
 
 
 def tensor_bytes(*groups: Tensors) -> int:
@@ -261,4 +248,4 @@ def hand_over(plan: Plan, backend: Backend, progress: Progress) -> Handed:
                 memory.setdefault(group, {})[f"{answer.client}/{name}"] = tensor
     up = tensor_bytes(*memory.values())
     down = sum(tensor_bytes(task.sent, *task.broadcast.values()) for task in tasks)
-    return Handed(memory, kept, up, down)
+    return Handed(memory, kept, progress.kept, up, down)

@@ -41,7 +41,7 @@ class ScoreTask:
     """Score the global model, or the client's personal one, as it is or adapted.
 
     ``adapt`` is the position of the adaptation in the plan. With ``samples`` the client saves the
-    model's answer for every sample.
+    model's answer for every sample, and tells every metric of its test samples.
     """
 
     client: str
@@ -56,10 +56,11 @@ class ScoreTask:
 
 @dataclass(frozen=True)
 class SaveTask:
-    """Save the client's own model with its results, under a name."""
+    """Save the client's model of a round with its results, under a name."""
 
     client: str
     name: str
+    round: int
     sent: Tensors
     broadcast: Groups = field(default_factory=dict)
 
@@ -74,11 +75,16 @@ class FindTask:
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores by split, or why there are none."""
+    """Scores by split, or why there are none.
+
+    ``final`` has all metrics of the test samples, if they were asked for; one that is not defined
+    on them is not in it.
+    """
 
     client: str
     scores: dict[str, Scores]
     error: str | None = None
+    final: Scores = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import Tensor
 from fedskew.federate.holdings import Holdings
 from fedskew.federate.metrics import CENTRAL, Measured
 from fedskew.federate.private import States
-from fedskew.federate.scoring import on_central_test, personal_model
+from fedskew.federate.scoring import on_central_test, personal_model, told
 from fedskew.federate.tasks import TogetherTask
 from fedskew.parts.generative import from_prior
-from fedskew.parts.objective import Bound
+from fedskew.parts.objective import Bound, ranked_by
 from fedskew.rng import stream
 from fedskew.types import Tensors
 
@@ -25,7 +25,7 @@ def measured_together(holdings: Holdings, task: TogetherTask, private: States) -
     The clients' own models are scored on the central test set, one by one and, if the score is a
     loss, as an ensemble: every sample by the model with the smallest loss.
     """
-    plan, objective = holdings.plan, holdings.plan.recipe.objective
+    plan = holdings.plan
     found: list[Measured] = []
     if plan.has_global_model and task.generated:
         whole = {"": {**plan.initial, **task.shared}}
@@ -39,11 +39,12 @@ def measured_together(holdings: Holdings, task: TogetherTask, private: States) -
         }
         values = on_central_test(holdings, own)
         for client, each in values.items():
-            found.append(Measured("personal", client, objective.summed(each)))
+            found.append(Measured("personal", client, told(holdings, each)))
         best: dict[str, float] = {}
-        if not objective.higher_is_better:
-            losses = torch.stack([each[objective.primary] for each in values.values()])
-            best[f"ensemble_{objective.primary}"] = float(losses.min(dim=0).values.mean())
+        primary, higher_is_better = ranked_by(plan.recipe.objective, plan.problem)
+        if not higher_is_better:
+            losses = torch.stack([each[primary] for each in values.values()])
+            best[f"ensemble_{primary}"] = float(losses.min(dim=0).values.mean())
         if task.generated:
             best |= _judged(holdings, own, task.generated)
         found.append(Measured("personal", CENTRAL, best))

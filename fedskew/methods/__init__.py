@@ -4,6 +4,7 @@ from fedskew.methods import (  # noqa: F401  (they register)
     agreement,
     baselines,
     civae,
+    compressed,
     discrepancy,
     feddisk,
     generative,

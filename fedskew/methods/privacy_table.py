@@ -49,7 +49,8 @@ def _parameters(recipe: Recipe) -> str:
     if recipe.pools or recipe.shares == NOTHING:
         return "none"
     bounded = ", clipped and noised" if recipe.aggregates.noising else ""
-    return _named(recipe.shares) + bounded
+    packed = f", {recipe.packs.says}" if recipe.packs.says else ""
+    return _named(recipe.shares) + bounded + packed
 
 
 def _named(select: Select) -> str:

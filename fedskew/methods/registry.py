@@ -14,13 +14,17 @@ from fedskew.federate.recipe import Recipe
 from fedskew.parts.aggregate import Aggregator
 from fedskew.parts.begin import Begin
 from fedskew.parts.objective import Objective
+from fedskew.parts.packing import Packing
 from fedskew.parts.step import Step
 from fedskew.registry.entries import Entry, Registry
 from fedskew.registry.knobs import signature_of
 
 F = TypeVar("F", bound=Callable[..., Recipe])
 
-PARTS = {"objective": Objective, "aggregates": Aggregator, "steps": Step, "begins": Begin}
+PARTS = {
+    "objective": Objective, "aggregates": Aggregator, "steps": Step, "begins": Begin,
+    "packs": Packing,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ class SampleWeightsLeft(Finding):
     name = "sample_weights"
 
     def leave(self, holder: Holder) -> Left | None:
+        # Runs where the data are; a server reads the rest of this module.
+        from fedskew.data.strata import strata
+
         group = holder.private.get(SAMPLE_WEIGHT)
         if group is None:
             return None
@@ -56,7 +59,7 @@ class SampleWeightsLeft(Finding):
                 "row": rows.astype(np.int64),
                 "weight": weights.numpy().astype(np.float32),
                 "truth": true.numpy().astype(np.float32),
-                "label": holder.y[torch.from_numpy(rows)].numpy().astype(np.int64),
+                "label": strata(holder.y)[rows].astype(np.int64),
             },
         )
 

@@ -39,7 +39,12 @@ class TwoHeads(Classifier):
 
 def with_personal_head(model: nn.Module) -> nn.Module:
     """The model with a personal head of the same shape as its own, named ``personal``."""
-    head = model.get_submodule("head")
+    head = dict(model.named_children()).get("head")
+    if head is None:
+        raise ConfigError(
+            "a personal head needs a model with a body and a linear head, but none was found: see "
+            "docs/how-to/python.md, or choose another method."
+        )
     if not isinstance(head, nn.Linear):
         raise ConfigError(
             "a personal head needs a model whose 'head' is a torch.nn.Linear, not "

@@ -21,11 +21,11 @@ from fedskew.canvas import (
     save_figure,
 )
 from fedskew.comparisons.statistics import Interval
-from fedskew.federate.confidence import risk_coverage
 from fedskew.papers.entries import Trade
 from fedskew.papers.figure import over_seeds
 from fedskew.papers.format import Suite
 from fedskew.papers.grid import Cell
+from fedskew.papers.reading import COVERAGES
 from fedskew.papers.scores import meaning
 from fedskew.papers.verdict import Results
 from fedskew.store import write_csv
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 PANELS = {"unseen": "unseen clients", "odd": "odd clients"}
 """On whom curves of shots are drawn, where there are any."""
-COVERAGES: NDArray[np.float64] = np.linspace(0.02, 1.0, 50)
 Curve = Mapping[str, Interval]
 """By number of shots as it is printed ("0", "2", "all"): a score over seeds."""
 
@@ -160,15 +159,12 @@ def _coverage_figure(
 
 
 def coverage_curve(results: Results, setting: str, arm: str) -> NDArray[np.float64] | None:
-    """The risk at every coverage of ``COVERAGES``, mean over the seeds.
-
-    A coverage between two thresholds has the risk of the laxer one, which answers so many.
-    """
-    risks = []
-    for (where, who, _), run in results.items():
-        if (where, who) == (setting, arm) and run.answers is not None:
-            coverage, risk = risk_coverage(*run.answers)
-            risks.append(risk[np.searchsorted(coverage, COVERAGES - 1e-9)])
+    """The risk at every coverage of ``COVERAGES``, mean over the seeds."""
+    risks = [
+        run.outcome.risks
+        for (where, who, _), run in results.items()
+        if (where, who) == (setting, arm) and run.outcome.risks
+    ]
     return np.mean(risks, axis=0) if risks else None
 
 

@@ -123,6 +123,13 @@ class Scale(Part):
     fallback: Fallback | None = None
 
 
+class SourceTable(Part):
+    """A table or figure of the source: what has to be run for it."""
+
+    settings: Annotated[Names, Field(min_length=1)]
+    arms: Annotated[Names, Field(min_length=1)]
+
+
 class Number(Part):
     """A number the source printed, or a word in its place, of which score, and where."""
 

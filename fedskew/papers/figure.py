@@ -58,11 +58,11 @@ def draw(
         drawn = {arm: curves[arm] for arm in suite.drawn(arms)}
         save_figure(_figure(suite, setting, spans, drawn, known), pictures[setting][0])
         shown = results.get((setting, suite.shows, 0)) if suite.shows else None
-        if shown:
+        if shown and shown.folder:
             title = f"{suite.setting(setting).label}, seed 0, {suite.arm(suite.shows).label}"
             file = f"{setting}-similarity"
             pictures[setting].append(
-                draw_similarity(shown.run.path, "similarity", folder, file, title)
+                draw_similarity(shown.folder.path, "similarity", folder, file, title)
             )
     return pictures
 

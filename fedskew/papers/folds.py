@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedskew.comparisons.selection import Count, Members, folds, left_out_of
 from fedskew.errors import ConfigError
 from fedskew.papers.format import Suite
 from fedskew.papers.grid import Cell
+from fedskew.papers.outcome import Outcome
 from fedskew.papers.pairs import matches
+from fedskew.papers.running import Done
 from fedskew.runs.experiment import Run
 
 
-def fold_cells(suite: Suite, scale_name: str, finished: Sequence[tuple[Cell, Run]]) -> list[Cell]:
+def fold_cells(suite: Suite, scale_name: str, finished: Done) -> list[Cell]:
     """The further runs a scale asks for; those on the same data come one after the other.
 
     Finished runs say who their clients are, so that no data have to be read.
@@ -26,8 +26,7 @@ def fold_cells(suite: Suite, scale_name: str, finished: Sequence[tuple[Cell, Run
             continue
         key = (cell.config.federation.model_dump_json(), cell.config.split_seed)
         if key not in members:
-            rows = run.results.as_trained.where(metric=run.result["primary_metric"])
-            members[key] = Members.found_in(rows)
+            members[key] = _members(run)
         try:
             configs = folds(cell.config, members[key], _at_most(count, members[key]))
         except ConfigError as error:
@@ -36,6 +35,12 @@ def fold_cells(suite: Suite, scale_name: str, finished: Sequence[tuple[Cell, Run
             fold = Cell(cell.setting, cell.arm, cell.seed, config, left_out_of(config))
             found.setdefault((cell.setting, cell.seed, number), []).append(fold)
     return [cell for cells in found.values() for cell in cells]
+
+
+def _members(run: Run | Outcome) -> Members:
+    if isinstance(run, Outcome):
+        return run.members
+    return Members.found_in(run.results.as_trained.where(metric=run.result["primary_metric"]))
 
 
 def _is_asked(suite: Suite, cell: Cell) -> bool:

@@ -23,6 +23,7 @@ from fedskew.papers.entries import (
     Selection,
     Series,
     Setting,
+    SourceTable,
     Trade,
 )
 from fedskew.papers.pairs import Crossing, matches, unmatched
@@ -55,7 +56,7 @@ class Suite(Part):
         {}, description="by arm, which figures of its run with seed 0 the page shows"
     )
     defaults: Fragment = Field({}, description="under the config of every run")
-    scales: dict[Literal["smoke", "desk", "paper"], Scale]
+    scales: dict[Literal["smoke", "desk", "tables", "paper"], Scale]
     settings: Annotated[list[Setting], Field(min_length=1)]
     matrix: Crossing | None = Field(None, description="objectives x aggregators, each pair an arm")
     arms: list[Arm] = Field([], validate_default=True)
@@ -63,6 +64,9 @@ class Suite(Part):
     series: list[Series] = Field([], description="settings along an axis")
     trades: list[Trade] = Field([], description="arms along an axis, by a score of theirs")
     effort: EffortPlan | None = Field(None, description="whose effective rounds are counted")
+    tables: dict[str, SourceTable] = Field(
+        {}, description="tables and figures of the source by their number there"
+    )
     numbers: list[Number] = Field([], description="what the source printed")
     client_numbers: list[ClientNumbers] = Field([], description="of single clients")
     claims: list[Claim] = Field([], description="what is judged")
@@ -131,6 +135,8 @@ class Suite(Part):
         for name, scale in self.scales.items():
             yield f"scale {name!r}", [*(scale.arms or ()), *scale.by_arm]
             yield f"scale {name!r}", (scale.fallback.arms if scale.fallback else None) or ()
+        for number, listed in self.tables.items():
+            yield f"table {number!r}", listed.arms
         for claim in self.claims:
             sides = [claim.better, *claim.than, *claim.control]
             yield f"claim {claim.name!r}", [claim.side(reference).arm for reference in sides]
@@ -160,6 +166,8 @@ class Suite(Part):
             where = f"trade {trade.name!r}"
             yield where, "setting", [trade.setting]
             yield where, "arm", trade.arms
+        for table, listed in self.tables.items():
+            yield f"table {table!r}", "setting", listed.settings
         for number in self.numbers:
             yield "numbers", "setting", [number.setting]
             yield "numbers", "arm", [number.arm]

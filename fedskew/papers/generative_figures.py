@@ -70,9 +70,10 @@ def prior_draws(measured: Measured, count: int, classes: Sequence[str] = ()) -> 
     """
     from fedskew.views.generative import prior_codes, prior_samples
 
-    if not (measured.run.path / "models" / "last" / "global.safetensors").is_file():
+    run = measured.folder
+    if run is None or not (run.path / "models" / "last" / "global.safetensors").is_file():
         return None
-    model = measured.run.model(round="last")
+    model = run.model(round="last")
     parts = dict(model.named_children())
     if "decoder" not in parts:
         return None
@@ -119,7 +120,9 @@ def draw_portraits(
     pictures: dict[str, list[Path]] = {}
     shown = [cell for cell in plan if cell.seed == SEED and cell.arm in suite.portraits]
     for cell in shown:
-        run = results[cell.setting, cell.arm, SEED].run
+        run = results[cell.setting, cell.arm, SEED].folder
+        if run is None:
+            continue
         path = run.path
         draw_run(run, partial(make_federation, cell.config, data_dir))
         for figure in suite.portraits[cell.arm]:
@@ -155,9 +158,9 @@ def divergence_lines(run: Measured) -> dict[str, dict[int, float]]:
     """By entry of the model, biases left out: the clients' mean divergence in each round."""
     lines: dict[str, dict[int, float]] = {}
     for number, entries in run.divergences.items():
-        for entry, values in entries.items():
+        for entry, value in entries.items():
             if entry.rpartition(".")[2] != "bias":
-                lines.setdefault(entry, {})[number] = sum(values) / len(values)
+                lines.setdefault(entry, {})[number] = value
     return lines
 
 

@@ -38,13 +38,15 @@ def keys_of(plan: Iterable[Cell], labels: Collection[str]) -> frozenset[tuple[st
     return frozenset((c.setting, c.arm, c.seed) for c in plan if c.label in labels)
 
 
-def cells(suite: Suite, scale_name: str, fallback: Fallback | None = None) -> list[Cell]:
-    """Every run of a scale; those on the same data come one after the other."""
+def cells(
+    suite: Suite, scale_name: str, fallback: Fallback | None = None, seeds: int | None = None
+) -> list[Cell]:
+    """Every run of a scale, or of so many ``seeds``; those on the same data follow each other."""
     scale = suite.scale(scale_name)
     return [
         Cell(setting.name, arm.name, seed, _config(suite, scale, setting, arm, seed, fallback))
         for setting in _settings(suite, scale, fallback)
-        for seed in range(scale.seeds_on.get(setting.name, scale.seeds))
+        for seed in range(seeds or scale.seeds_on.get(setting.name, scale.seeds))
         for arm in _arms(suite, scale, setting, fallback)
     ]
 

@@ -64,7 +64,7 @@ def matrix_of(runs: Runs) -> Matrix:
         aggregators=tuple(dict.fromkeys(aggregator for _, aggregator, _ in runs)),
         metric=first.result["primary_metric"],
         higher_is_better=first.higher_is_better("ood"),
-        target=UNSEEN if len(first.by_round.rows.where(on="unseen")) else CENTRAL_TEST,
+        target=UNSEEN if first.by_round.has("unseen") else CENTRAL_TEST,
         seeds=len({seed for _, _, seed in runs}),
         picks=tuple(
             pick

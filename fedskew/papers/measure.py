@@ -9,13 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedskew.comparisons.costs import Effort, Spending, best_of, effort, spending, times_cheaper
 from fedskew.comparisons.statistics import evenness, mean, rank_correlation
-from fedskew.federate.confidence import aurc
-from fedskew.federate.metrics import CENTRAL, MAIN
-from fedskew.papers.reading import DIVERGENCE, ByRound, by_round, divergences
+from fedskew.papers.outcome import ByRound, Outcome, scores_of
+from fedskew.papers.reading import outcome_of
 from fedskew.papers.scores import (
     AS_TRAINED,
     CENTRAL_METRICS,
@@ -32,30 +30,36 @@ from fedskew.papers.scores import (
     has_own_metric,
     how_adapted,
 )
+from fedskew.parts.metrics import is_share
 from fedskew.runs.experiment import Run
-from fedskew.runs.rows import Rows
-from fedskew.store import read_arrays, read_json
-
-MADE_WITH = "made-with.json"
-"""In a run's folder: the code of the suite's call that finished it."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """One finished run, read for its scores on test data; its curve follows the headline.
 
-    ``rivals`` are the baselines of the same setting and seed, where it is a contender; ``folds``
-    the same run without one client each.
+    ``run`` is its folder, or the outcome alone where that was kept. ``rivals`` are the baselines
+    of the same setting and seed, where it is a contender; ``folds`` the same run without one
+    client each.
     """
 
-    run: Run
+    run: Run | Outcome
     headline: Headline = "clients"
     rivals: tuple[Measured, ...] = ()
-    folds: tuple[Run, ...] = ()
+    folds: tuple[Run | Outcome, ...] = ()
 
     @cached_property
+    def outcome(self) -> Outcome:
+        return outcome_of(self.run) if isinstance(self.run, Run) else self.run
+
+    @property
+    def folder(self) -> Run | None:
+        """The run on disk, if it is there: pictures of models need it."""
+        return self.run if isinstance(self.run, Run) else None
+
+    @property
     def result(self) -> dict[str, Any]:
-        return self.run.result
+        return self.outcome.result
 
     @cached_property
     def curve(self) -> dict[int, float]:
@@ -74,12 +78,13 @@ class Measured:
     @cached_property
     def by_round(self) -> ByRound:
         """The main scores of every scored round."""
-        return by_round(self.run, self.result["primary_metric"], self.folds)
+        folds = [outcome_of(f, is_fold=True) if isinstance(f, Run) else f for f in self.folds]
+        return self.outcome.by_round([scores_of(fold.left_out) for fold in folds])
 
     @cached_property
     def spending(self) -> Spending:
         """What was sent until each round, beside the curve."""
-        records = self.run.results.records
+        records = self.outcome.records
         return spending(self.result, records, self.curve, bool(self.result["higher_is_better"]))
 
     @cached_property
@@ -90,35 +95,17 @@ class Measured:
         return effort(self.spending, None if math.isnan(target) else target)
 
     @property
-    def _rows(self) -> Rows:
-        """The rows of the main stage."""
-        return self.run.results.rows.where(stage=MAIN)
-
-    @cached_property
-    def divergences(self) -> dict[int, dict[str, list[float]]]:
-        """By round and entry of the model: how far every client's is from the clients' mean."""
-        known = self._has(split="server", metric=DIVERGENCE)
-        return divergences(self._rows.where(split="server")) if known else {}
+    def divergences(self) -> dict[int, dict[str, float]]:
+        """By round and entry of the model: the clients' mean distance from their mean."""
+        return self.outcome.divergences
 
     def by_client(self, metric: str, asked: ClientScore = AS_TRAINED) -> dict[str, float]:
         """Every client's test score of the main model after the last round."""
-        rows = self._rows.where(
-            round=self.result["rounds"], model=self.result["primary_model"], on=asked.on,
-            split="test", metric=metric,
-        )  # fmt: skip
-        labels = [label for label in rows.names("adapted") if how_adapted(label) == asked.adapted]
-        return rows.where(adapted=labels).by_client()
-
-    @cached_property
-    def answers(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
-        """How sure and how right the main models are about the unseen clients' test data."""
-        path = self.run.path / "predictions.npz"
-        if not path.is_file():
-            return None
-        saved = read_arrays(path)
-        wanted = {"on": "unseen", "split": "test", "adapted": "none"}
-        mine = np.all([saved[name] == value for name, value in wanted.items()], axis=0)
-        return (saved["confidence"][mine], saved["correct"][mine]) if mine.any() else None
+        found: dict[str, float] = {}
+        for kept in self.outcome.clients:
+            if how_adapted(kept.adapted) == asked.adapted:
+                found |= self.outcome.by_client(asked.on, kept.adapted, metric)
+        return found
 
     def shots(self, on: str) -> list[int]:
         """How many samples a class these clients' models were adapted on, not at all included."""
@@ -130,12 +117,11 @@ class Measured:
 
     @property
     def code(self) -> str:
-        path = self.run.path / MADE_WITH
-        return str(read_json(path)["code"]) if path.is_file() else "unknown code"
+        return self.outcome.code
 
     @property
     def is_share(self) -> bool:
-        return bool(self.result["primary_metric"] == "accuracy")
+        return is_share(str(self.result["primary_metric"]))
 
     @cached_property
     def diverged(self) -> bool:
@@ -176,22 +162,21 @@ class Measured:
         if score == "follows":
             return self._follows()
         if score == "divergence":
-            return mean([v for by in self._divergence_at(at).values() for v in by])
+            return mean(list(self._divergence_at(at).values()))
         if score == "own-central":
-            own = self._own_central(self.result["primary_metric"], at)
-            return mean([value for client, value in own.items() if client != CENTRAL])
+            return self._own_central(self.result["primary_metric"], at)[0]
         if score == "weight-entropy":
             return evenness(self._weights(at))
         if score == "kept":
             weights = self._weights(at)
             return float(sum(weight > 0 for weight in weights)) if weights else math.nan
         if score == "aurc":
-            return math.nan if self.answers is None else aurc(*self.answers)
+            return self.outcome.aurc
         if score == "epsilon":
             known = (self.result.get("privacy") or {}).get("epsilon")
             return math.nan if known is None else float(known)
         if score == "parameters":
-            return self._parameters
+            return self.outcome.parameters
         if score == CHEAPER:
             rivals = [rival.spending for rival in self.rivals]
             return times_cheaper(self.spending, rivals) if rivals else math.nan
@@ -224,8 +209,7 @@ class Measured:
         """What the run's summary says; of rounds it does not tell of, the main score alone."""
         if at not in ("last", "selected"):
             known = metric == self.result["primary_metric"] and adapted == "none"
-            found = self.by_round.summary(at, model, on, split)
-            return float(getattr(found, of)) if known else math.nan
+            return self.by_round.score(at, model, on, split, of) if known else math.nan
         wanted = {"at": at, "model": model, "on": on, "metric": metric, "split": split}
         for entry in self.result["scores"]:
             if wanted.items() <= entry.items() and how_adapted(entry["adapted"]) == adapted:
@@ -239,12 +223,6 @@ class Measured:
             for entry in self.result["scores"]
         )
 
-    @cached_property
-    def _parameters(self) -> float:
-        if self.result.get("model") is None or self.result.get("sample_shape") is None:
-            return math.nan
-        return float(sum(p.numel() for p in self.run.untrained().parameters()))
-
     def _round(self, at: At) -> int:
         if at in ("last", "selected"):
             return int(self.result["rounds" if at == "last" else "selected_round"])
@@ -255,27 +233,22 @@ class Measured:
         found = self._found(at, "global", "central", metric)
         if not math.isnan(found):
             return found
-        return self._own_central(metric, at).get(CENTRAL, math.nan)
+        return self._own_central(metric, at)[1]
 
-    def _own_central(self, metric: str, at: At) -> dict[str, float]:
-        """Of the clients' models on the central test set: by client, and of all together."""
-        if not self._has(metric, model="personal", on="central"):
-            return {}
-        return self._rows.where(
-            round=self._round(at), model="personal", on="central", adapted="none", split="test",
-            metric=metric,
-        ).by_client()  # fmt: skip
+    def _own_central(self, metric: str, at: At) -> tuple[float, float]:
+        """Of the clients' models on the central test set: their mean, and all together."""
+        for kept in self.outcome.together:
+            if (kept.round, kept.metric) == (self._round(at), metric):
+                return kept.mean, kept.together
+        return math.nan, math.nan
 
     def _weights(self, at: At) -> list[float]:
         """Every client's weight in the global model; who was not asked has none."""
-        if not self._has("weight", split="server"):
-            return []
-        rows = self._rows.where(round=self._round(at), split="server", metric="weight")
-        found: list[float] = rows.value.tolist()
-        clients = max(e["clients"] for e in self.result["scores"] if e["on"] == "seen")
+        found = self.outcome.weights.get(self._round(at), [])
+        clients = max((e["clients"] for e in self.result["scores"] if e["on"] == "seen"), default=0)
         return found + [0.0] * (clients - len(found)) if found else []
 
-    def _divergence_at(self, at: At) -> dict[str, list[float]]:
+    def _divergence_at(self, at: At) -> dict[str, float]:
         return self.divergences.get(self._round(at), {}) if self.divergences else {}
 
     def _follows(self) -> float:
@@ -284,7 +257,7 @@ class Measured:
         return rank_correlation(
             [
                 (
-                    mean([v for by in self.divergences[now].values() for v in by]),
+                    mean(list(self.divergences[now].values())),
                     self.central_curve[now] - self.central_curve[before],
                 )
                 for before, now in pairwise(self.central_curve)

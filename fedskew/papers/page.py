@@ -12,6 +12,7 @@ from fedskew.papers.claims import Claim
 from fedskew.papers.clients import Data, client_table
 from fedskew.papers.effort import effort_tables
 from fedskew.papers.entries import Fallback
+from fedskew.papers.excerpt import EVERYTHING, Excerpt
 from fedskew.papers.format import Suite
 from fedskew.papers.grid import Cell, keys_of
 from fedskew.papers.machine import Provenance
@@ -45,6 +46,7 @@ class Reproduction:
     data: Mapping[str, Data] = field(default_factory=dict)
     stopped: Mapping[str, str] = field(default_factory=dict)
     """By run, why it stopped: none of its numbers is on the page."""
+    excerpt: Excerpt = EVERYTHING
 
 
 def page(facts: Reproduction) -> str:
@@ -68,6 +70,8 @@ def _opening(facts: Reproduction) -> list[str]:
         f"Scale: **{facts.scale}**. {scale.note}".rstrip(),
         f"```\n{facts.command}\n```",
     ]
+    if facts.excerpt.is_part:
+        parts.append("A part of the suite: what the command does not name was not looked at.")
     if facts.fallback is not None:
         parts.append(
             "**The datasets of this suite were not found. These numbers are from the scale's "
@@ -84,9 +88,10 @@ def _verdicts(facts: Reproduction) -> list[str]:
     if not facts.verdicts:
         return []
     rows = [(_named(v.claim), v.claim.says, f"**{v.text}**") for v in facts.verdicts]
-    scale = facts.suite.scale(facts.scale)
-    more = "".join(f", {count} on {setting}" for setting, count in scale.seeds_on.items())
-    seeds = f"{_count(scale.seeds)}{more}"
+    scale, asked = facts.suite.scale(facts.scale), facts.excerpt.seeds
+    others = {} if asked else scale.seeds_on
+    more = "".join(f", {count} on {setting}" for setting, count in others.items())
+    seeds = f"{_count(asked or scale.seeds)}{more}"
     how = (
         f"Each verdict rests on differences between two arms on the same seed ({seeds}), "
         "with a 95 % t-interval over the seeds; positive speaks for the claim. Intervals are of "
@@ -208,6 +213,7 @@ def _made_with(facts: Reproduction) -> list[str]:
     elsewhere = sorted({differences(each, made.arithmetic) for each in used} - {""})
     failures = sum(measured.result["failures"] for measured in every)
     computing = sum(measured.result["seconds"] for measured in every)
+    lines = sum(measured.folder is None for measured in every)
     again = f" and {len(folds)} that leave a client out" if folds else ""
     rows = [
         ("fedskew", made.code),
@@ -217,6 +223,7 @@ def _made_with(facts: Reproduction) -> list[str]:
         ("arithmetic", ", ".join(f"{n} {v}" for n, v in made.arithmetic.items() if v)),
         *([("runs made with other arithmetic", "; ".join(elsewhere))] if elsewhere else ()),
         ("runs", f"{len(facts.results)}{again}, in which clients failed {failures} times"),
+        *([("of these known by their lines alone", str(lines))] if lines else ()),
         ("training and scoring, all runs", _minutes(computing)),
         ("this command, runs already finished not counted", _minutes(facts.wall_seconds)),
     ]

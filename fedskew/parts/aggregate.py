@@ -18,13 +18,23 @@ from fedskew.types import Groups, Tensors
 
 @dataclass(frozen=True)
 class Update:
-    """What one client sent: its shared tensors, how much work it did, and its reports."""
+    """What one client sent: its shared tensors, how much work it did, and its reports.
+
+    Where the server may not see what single clients sent, it is the weighted mean ``of`` several,
+    which came in so many bytes.
+    """
 
     client: str
     tensors: Tensors
     size: int
     steps: int
     reports: Groups = field(default_factory=dict)
+    of: tuple[str, ...] = ()
+    came: int | None = None
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return self.of or (self.client,)
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,10 @@ class Weighting:
     def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
         raise NotImplementedError
 
+    def of_size(self, size: int) -> int | None:
+        """A client's weight, if its number of training samples is enough to tell."""
+        return None
+
     def measured(
         self, updates: Sequence[Update], weights: Sequence[float], state: ServerState
     ) -> dict[str, dict[str, float]]:
@@ -93,6 +107,9 @@ class BySize(Weighting):
     def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
         return torch.tensor([float(update.size) for update in updates], dtype=torch.float64)
 
+    def of_size(self, size: int) -> int | None:
+        return size
+
 
 @dataclass(frozen=True)
 class BySteps(Weighting):
@@ -108,6 +125,9 @@ class Uniform(Weighting):
 
     def weights(self, updates: Sequence[Update], state: ServerState) -> Tensor:
         return torch.ones(len(updates), dtype=torch.float64)
+
+    def of_size(self, size: int) -> int | None:
+        return 1
 
 
 class Aggregator:
@@ -125,6 +145,17 @@ class Aggregator:
     def averages(self) -> bool:
         """Whether the weighted mean of the models is all it uses of the updates."""
         return False
+
+    @property
+    def looks(self) -> bool:
+        """Whether it looks at the updates of single clients, be it for the record."""
+        return not self.averages
+
+    @property
+    def presums(self) -> bool:
+        """Whether the weighted mean of some clients' models can stand for each of them."""
+        known = self.weighting is not None and self.weighting.of_size(1) is not None
+        return self.averages and not self.looks and known
 
     @property
     def noising(self) -> Noising | None:
@@ -199,6 +230,10 @@ class Mean(Aggregator):
     def averages(self) -> bool:
         # A subclass does more, unless it overrides this.
         return type(self) is Mean
+
+    @property
+    def looks(self) -> bool:
+        return self.divergence or not self.averages
 
     def with_divergence(self) -> Mean:
         return replace(self, divergence=True)

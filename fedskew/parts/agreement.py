@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value
-from torch.nn import functional as F
 
 from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.errors import ConfigError
 from fedskew.parts.invariance import EnvironmentErm
+from fedskew.parts.losses import Loss, task_losses
 from fedskew.parts.objective import Batch, Bound, Context
 from fedskew.types import Tensors
 
@@ -48,12 +48,11 @@ class PerEnvironment(EnvironmentErm):
             )
 
 
-def risk_on(module: nn.Module, fixed: Tensors) -> Callable[..., Tensor]:
-    """The weighted mean cross-entropy of one environment, as a function of what is trained."""
+def risk_on(module: nn.Module, fixed: Tensors, loss: Loss) -> Callable[..., Tensor]:
+    """The weighted mean loss of one environment, as a function of what is trained."""
 
     def risk(trained: Tensors, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
-        logits = Bound(module, {**fixed, **trained})(x)
-        losses = F.cross_entropy(logits, y, reduction="none")
+        losses = task_losses(Bound(module, {**fixed, **trained})(x), y, loss)
         return (losses * weight).sum() / mask.sum().clamp(min=1.0)
 
     return risk
@@ -75,7 +74,7 @@ def gradients_by_environment(
     convolution, which has no fast kernel; and a stack of large gradients does not fit into the
     core's cache.
     """
-    follow = grad_and_value(risk_on(module, fixed))
+    follow = grad_and_value(risk_on(module, fixed, batch.loss))
     results = [follow(trained, *samples) for samples in zip(*samples_of(batch), strict=True)]
     gradients = [gradient for gradient, _ in results]
     risks = torch.stack([risk for _, risk in results])
@@ -179,7 +178,7 @@ class Mldg(PerEnvironment):
     def gradient(
         self, module: nn.Module, trained: Tensors, fixed: Tensors, batch: Batch, client: Context
     ) -> tuple[Tensors, Tensor, Tensors]:
-        follow = grad_and_value(risk_on(module, fixed))
+        follow = grad_and_value(risk_on(module, fixed, batch.loss))
         samples, following = samples_of(batch), successors(batch)
         nexts = tuple(part.index_select(0, following) for part in samples)
         shares = batch.present / batch.present.sum().clamp(min=1.0)
@@ -236,7 +235,7 @@ class GroupDro(EnvironmentErm):
     ) -> tuple[Tensors, Tensor, Tensors]:
         def value(trained: Tensors) -> tuple[Tensor, Tensors]:
             model = Bound(module, {**fixed, **trained})
-            risks = batch.risks(F.cross_entropy(model(batch.x), batch.y, reduction="none"))
+            risks = batch.risks(batch.losses(model(batch.x)))
             shares = self._raised(client[SHARES], risks.detach(), batch.present)
             loss = (shares.exp() * batch.present * risks).sum()
             return loss, {**model.buffers, SHARES: shares}

@@ -20,6 +20,7 @@ WIDTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 class Aligned(EnvironmentErm):
     """mean_e L_e + γ·(mean distance of two environments' features)."""
 
+    in_parts = True
     gamma: float = 1.0
 
     def __post_init__(self) -> None:

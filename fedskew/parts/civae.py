@@ -19,7 +19,7 @@ from fedskew.parts.generative import (
     latent_of,
     squared_error,
 )
-from fedskew.parts.objective import Batch, Bound, Context, Objective, classified
+from fedskew.parts.objective import Batch, Bound, Context, Objective
 from fedskew.registry.knobs import Knob, check_fields
 from fedskew.types import Tensors
 
@@ -52,7 +52,9 @@ class CivaeLoss(Objective):
     ] = "sample"
     sampled: Sampled = False
     needs = ("encoder", "decoder", "classifier")
+    of_numbers = True
     draws = True
+    classes_for = "to make its codes tell classes apart"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -72,7 +74,7 @@ class CivaeLoss(Objective):
     def scores(self, model: Bound, batch: Batch) -> Tensors:
         mean, log_variance, drawn = self._encoded(model, batch)
         codes = drawn if self.sampled else mean
-        answers = classified(model.part("classifier", codes), batch.y)
+        answers = batch.answered(model.part("classifier", codes))
         error = squared_error(model.part("decoder", codes), batch.x, self.reconstruction)
         apart = divergence(mean, log_variance, self.kl)
         loss = error + self.beta * apart + self.alpha * answers["loss"]

@@ -27,6 +27,7 @@ class DensityLoss(Objective):
     """The negative log-density of a sample under a MADE, in nats."""
 
     needs = MADE
+    of_numbers = True
     primary = "loss"
     higher_is_better = False
 

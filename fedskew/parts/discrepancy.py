@@ -52,6 +52,7 @@ class LabelDiscrepancy(Report):
     metric: Annotated[Metric, Knob("distance of the client's label shares from equal ones")] = "kl"
     group: str = DISCREPANCY
     tells = "how lopsided their labels are"
+    classes_for = "to measure how unequal a client's shares of them are"
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -16,6 +16,7 @@ from fedskew.parts.begin import Opening
 from fedskew.parts.discrepancy import DISCREPANCY
 from fedskew.parts.objective import Batch, Bound, Context, Objective
 from fedskew.parts.report import Finished, Report, Reported
+from fedskew.problem import CLASSIFICATION, Problem
 from fedskew.registry.knobs import Knob, check_fields
 from fedskew.types import Groups, Tensors
 
@@ -53,6 +54,7 @@ class VaeLoss(Objective):
     kl: Divergence = "sum"
     sampled: Sampled = True
     needs = ("encoder", "decoder")
+    of_numbers = True
     draws = True
     primary = "loss"
     higher_is_better = False
@@ -77,9 +79,9 @@ class VaeLoss(Objective):
         loss = error + self.eval_beta * divergence
         return {"loss": loss, "reconstruction": error, "kl": divergence}
 
-    def summed(self, values: Tensors) -> dict[str, float]:
+    def summed(self, values: Tensors, problem: Problem = CLASSIFICATION) -> dict[str, float]:
         """Means, and the one-class paper's number: the sum of batch means over the sample count."""
-        found = super().summed(values)
+        found = super().summed(values, problem)
         batches = in_parts(values["loss"], LEGACY_BATCH)
         found["legacy"] = sum(float(b.mean()) for b in batches) / len(values["loss"])
         return found

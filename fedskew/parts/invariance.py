@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedskew.errors import ConfigError
+from fedskew.parts.losses import slopes_of
 from fedskew.parts.objective import Batch, Bound, Context, Erm
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Annealed:
 
 @dataclass(frozen=True)
 class EnvironmentErm(Erm):
-    """The mean cross-entropy over one batch from each environment.
+    """The mean loss over one batch from each environment.
 
     With ``by_environment`` false a client is one environment and gets ordinary batches.
     """
@@ -98,6 +98,7 @@ class Penalised(EnvironmentErm):
     decay are divided with it, so that it changes the length of steps and not what is minimised.
     """
 
+    in_parts = True
     rescale: bool = field(default=False, kw_only=True)
 
     @property
@@ -137,7 +138,7 @@ def answers(model: Bound, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The features and logits of all samples, and the risk of each environment."""
     features = model.part("body", batch.x)
     logits = model.part("head", features)
-    risks = batch.risks(F.cross_entropy(logits, batch.y, reduction="none"))
+    risks = batch.risks(batch.losses(logits))
     return features.flatten(start_dim=1), logits, risks
 
 
@@ -167,13 +168,12 @@ class Irm(InHalves):
 
 
 def squared_slopes(logits: Tensor, batch: Batch) -> Tensor:
-    """By environment, an unbiased estimate of |d/ds CE(s·z, y)|² at s = 1; it may be negative.
+    """By environment, an unbiased estimate of |d/ds L(s·z, y)|² at s = 1; it may be negative.
 
     It is the product of the slopes of two halves of the batch, every other sample and those
-    between. A sample's slope is Σ_c p_c·z_c - z_y; a half without samples has slope 0.
+    between. A sample's slope is z·∂L/∂z; a half without samples has slope 0.
     """
-    expected = (logits.softmax(dim=1) * logits).sum(dim=1)
-    slopes = expected - logits.gather(1, batch.y[:, None]).squeeze(1)
+    slopes = slopes_of(logits, batch.y, batch.loss)
     slopes, real = batch.by_environment(slopes * batch.weight), batch.by_environment(batch.mask)
     first, second = (
         slopes[:, start::2].sum(dim=1) / real[:, start::2].sum(dim=1).clamp(min=1.0)

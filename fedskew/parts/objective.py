@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from fedskew.engine.evaluate import trains_batch_statistics
 from fedskew.engine.graph import differentiate
 from fedskew.errors import ConfigError
+from fedskew.parts.losses import SQUARED, Loss, task_losses
+from fedskew.parts.scores import RANKED_BY, answered, scores_of
+from fedskew.problem import CLASSIFICATION, Problem
 from fedskew.types import Tensors
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Batch:
 
     For an objective that works ``by_environment`` the samples of each environment are contiguous,
     with the same number of positions for each; an environment the client lacks is all padding.
+
+    ``loss`` is that of a target which is a number; see ``losses`` for what an objective minimises.
     """
 
     x: Tensor
@@ -45,6 +48,15 @@ class Batch:
     noise: Tensors = field(default_factory=dict)
     step: Tensor | None = None
     environments: int = 1
+    loss: Loss = SQUARED
+
+    def losses(self, outputs: Tensor) -> Tensor:
+        """What a model's outputs for this batch cost, sample by sample, whatever ``y`` is."""
+        return task_losses(outputs, self.y, self.loss)
+
+    def answered(self, outputs: Tensor) -> Tensors:
+        """What scores are computed from, sample by sample."""
+        return answered(outputs, self.y, self.loss)
 
     def mean(self, values: Tensor) -> Tensor:
         """The weighted mean of one value per sample; padding is ignored."""
@@ -100,8 +112,17 @@ class Objective:
     needs: tuple[str, ...] = ("body", "head")
     """The parts of a model this objective calls; a model without them is refused."""
 
+    in_parts: bool = True
+    """Whether it calls parts by themselves, so that a classifier in one piece will not do."""
+
     reads: tuple[str, ...] = ()
     """Names of the client context this part needs (see ``context_of`` in federate/holdings.py)."""
+
+    classes_for: str = ""
+    """What it needs each sample to have one class for; without, it trains whatever is learned."""
+    of_numbers: bool = False
+    """Whether it compares what a model makes with the sample itself, so that samples must be
+    numbers: token ids are names."""
 
     by_environment: bool = False
     """Whether each step draws a batch from every environment of the client."""
@@ -184,19 +205,20 @@ class Objective:
         """One value per sample and metric, from which ``summed`` computes a client's scores."""
         raise NotImplementedError
 
-    def summed(self, values: Tensors) -> dict[str, float]:
-        """The scores of all samples of a split, given one value per sample and metric.
+    def summed(self, values: Tensors, problem: Problem = CLASSIFICATION) -> dict[str, float]:
+        """The scores of all samples of a split, given one value per sample and metric."""
+        return scores_of(values, problem)
 
-        Means; for classifiers, macro F1 replaces the answers for each sample.
-        """
-        scores = {m: float(found.mean()) for m, found in values.items() if m not in ANSWERS}
-        if "predicted" in values:
-            scores["macro_f1"] = macro_f1(values["label"], values["predicted"])
-        return scores
-
-    primary: str = "accuracy"
-    """The metric that tables rank by."""
+    primary: str = ""
+    """The metric that tables rank by; none: that of what is to be learned (``RANKED_BY``)."""
     higher_is_better: bool = True
+
+
+def ranked_by(objective: Objective, problem: Problem) -> tuple[str, bool]:
+    """The metric that tables rank by, and whether more of it is better."""
+    if objective.primary:
+        return objective.primary, objective.higher_is_better
+    return RANKED_BY[problem.kind]
 
 
 OWN = "own "
@@ -237,39 +259,11 @@ def _check_environments(module: nn.Module, roster: Roster, batch_size: int) -> N
         )
 
 
-ANSWERS = ("label", "predicted", "confidence")
-"""A classifier's answer for each sample: not scores, but what scores are computed from."""
-
-
-def classified(logits: Tensor, y: Tensor) -> Tensors:
-    """What a classifier's scores are computed from, sample by sample."""
-    confidence, predicted = logits.softmax(dim=1).max(dim=1)
-    return {
-        "loss": F.cross_entropy(logits, y, reduction="none"),
-        "accuracy": (predicted == y).to(torch.float32),
-        "label": y,
-        "predicted": predicted,
-        "confidence": confidence,
-    }
-
-
-def macro_f1(label: Tensor, predicted: Tensor) -> float:
-    """The F1 of each class that occurs or is predicted, and their mean (micro F1 is accuracy).
-
-    >>> macro_f1(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))
-    0.6666666666666666
-    """
-    label, predicted = label.to(torch.int64), predicted.to(torch.int64)
-    least = int(torch.maximum(label.max(), predicted.max())) + 1
-    hits = torch.bincount(label[label == predicted], minlength=least)
-    both = torch.bincount(label, minlength=least) + torch.bincount(predicted, minlength=least)
-    known = both > 0
-    return float((2.0 * hits[known].double() / both[known]).mean())
-
-
 @dataclass(frozen=True)
 class Erm(Objective):
-    """Empirical risk: the mean cross-entropy, with sample weights if a client has them."""
+    """Empirical risk: the mean loss of the task, with sample weights if a client has them."""
+
+    in_parts = False
 
     @property
     def replaceable(self) -> bool:
@@ -277,7 +271,7 @@ class Erm(Objective):
         return type(self) is Erm
 
     def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
-        return batch.mean(F.cross_entropy(model(batch.x), batch.y, reduction="none"))
+        return batch.mean(batch.losses(model(batch.x)))
 
     def scores(self, model: Bound, batch: Batch) -> Tensors:
-        return classified(model(batch.x), batch.y)
+        return batch.answered(model(batch.x))

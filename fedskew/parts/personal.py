@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedskew.engine.evaluate import trains_batch_statistics
-from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective, classified
+from fedskew.parts.objective import Batch, Bound, Context, Erm, Objective
 from fedskew.types import Tensors
 
 ABSENT = 1e-30
@@ -34,6 +34,7 @@ class GenericAndPersonal(Objective):
 
     gamma: float = 1.0
     reads = ("class_counts",)
+    classes_for = "to balance a softmax by how many samples of each a client has"
 
     def loss(self, model: Bound, batch: Batch, client: Context) -> Tensor:
         features = model.part("body", batch.x)
@@ -49,7 +50,7 @@ class GenericAndPersonal(Objective):
         generic = model.part("head", features)
         personal = generic + model.part("personal", features)
         return {
-            **classified(personal, batch.y),
+            **batch.answered(personal),
             "generic_accuracy": (generic.argmax(dim=1) == batch.y).to(torch.float32),
         }
 

@@ -50,6 +50,8 @@ class Finished:
     """Gives every client of the stage the same draws, in every round."""
     found: Groups = field(default_factory=dict)
     """What the client found when it chose its start (``Begun.found``)."""
+    vocabulary: int = 0
+    """If samples are token ids, how many there are."""
     log_ratio: Tensor | None = None
     """If known, the log ratio of each sample's density over all clients to that at this client."""
 
@@ -75,6 +77,11 @@ class Report:
 
     needs_sgd: bool = False
     """Whether it computes gradients from a client's movement, which adaptive steps distort."""
+
+    classes_for: str = ""
+    """What it needs each sample to have one class for, if it does."""
+    in_parts: bool = False
+    """Whether it calls parts of the model by themselves, as an objective may."""
 
     @property
     def tells(self) -> str:

@@ -143,6 +143,7 @@ class Fingerprint(Report):
     probe: Annotated[
         Probe, Knob("unit normal inputs, or the first samples of federation.public")
     ] = "noise"
+    in_parts = True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -197,6 +198,9 @@ class Fingerprint(Report):
         if self.probe == "public":
             return finished.x[torch.from_numpy(finished.public[: self.samples])]
         shape = (self.samples, *finished.x.shape[1:])
+        if finished.vocabulary:
+            drawn = finished.agreed.integers(1, finished.vocabulary, shape)
+            return torch.from_numpy(drawn).to(finished.x.device)
         noise = finished.agreed.standard_normal(shape, dtype=np.float32)
         return torch.from_numpy(noise).to(finished.x.device)
 

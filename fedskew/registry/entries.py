@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from fedskew.errors import ConfigError, FedskewError, locate, unknown
 from fedskew.registry.knobs import (
@@ -36,6 +36,8 @@ class Entry:
     name: str
     function: Callable[..., Any]
     leading: int = field(default=0, kw_only=True)
+    contract: ClassVar[str] = ""
+    """A sentence on what users' functions of this kind take and return, for errors."""
 
     @cached_property
     def knobs(self) -> dict[str, Declared]:
@@ -78,7 +80,9 @@ class Entry:
         try:
             signature_of(self.function).bind(*arguments, **knobs)
         except TypeError as error:
-            raise ConfigError(f"{self.title} cannot be called as a {self.kind}: {error}.") from None
+            raise ConfigError(
+                f"{self.title} cannot be called as a {self.kind}: {error}. {self.contract}".rstrip()
+            ) from None
         try:
             return self.function(*arguments, **knobs)
         except FedskewError:

@@ -45,7 +45,7 @@ def import_function(
     if not callable(function):
         raise ConfigError(f"{kind} {target!r}: module {module_name!r} has no function {name!r}.")
     # A user's module also has whatever it imported from elsewhere.
-    if not any(function is known for known in declared) and _is_foreign(function):
+    if not any(function is known for known in declared) and is_foreign(function):
         raise _not_own(kind, target)
     typed(target)
     return function  # type: ignore[no-any-return]
@@ -68,7 +68,7 @@ def _is_closed(module: str) -> bool:
     return module.partition(".")[0] != PACKAGE and is_library(module)
 
 
-def _is_foreign(function: Any) -> bool:
+def is_foreign(function: Any) -> bool:
     """Whether a function is defined in this package or in a library."""
     while isinstance(function, functools.partial):
         function = function.func

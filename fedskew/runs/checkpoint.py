@@ -11,8 +11,8 @@ from typing import Any
 from fedskew.engine.arithmetic import Arithmetic, arithmetic, differences
 from fedskew.errors import RunError
 from fedskew.federate.private import pack_file
+from fedskew.federate.progress import Progress
 from fedskew.federate.rounds import Choice
-from fedskew.federate.server import Progress
 from fedskew.parts.aggregate import ServerState
 from fedskew.runs.logs import Extent, extents
 from fedskew.store import (
@@ -47,6 +47,8 @@ class Checkpoint:
         """Files that this process has hashed."""
         self._written: dict[str, str] = {}
         """The hashes of states it wrote, by name, until they count."""
+        self.apart = False
+        """Whether clients keep their private states to themselves, and not in this folder."""
 
     @property
     def _book(self) -> dict[str, Any]:
@@ -145,6 +147,7 @@ class Checkpoint:
             "buffers": sorted(state.buffers),
             "server": file,
             "private": dict(progress.kept),
+            **({"apart": True} if self.apart else {}),
         }
 
     def commit(
@@ -258,5 +261,7 @@ def _needed(stages: Mapping[str, Entry]) -> set[str]:
 
 
 def _files(entry: Entry) -> set[str]:
-    """The files that hold a round: the server's, and clients' private states."""
+    """The files that hold a round: the server's, and clients' private states, if they are here."""
+    if entry.get("apart"):
+        return {entry["server"]}
     return {entry["server"], *map(pack_file, entry["private"].values())}

@@ -5,44 +5,52 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fedskew.config import Config
+from fedskew.config import Config, FederationSection
 from fedskew.data.build import build
+from fedskew.data.dataset import with_problem
 from fedskew.data.datasets import DATASETS, load
 from fedskew.data.environments import (
     whole_where_small,
     with_environments,
     without_environment,
 )
+from fedskew.data.example_data import EXAMPLE_DATA
 from fedskew.data.federation import Federation
-from fedskew.data.moments import standardised
 from fedskew.data.own import FILE_KNOBS, check_learnable, load_function, load_own
 from fedskew.data.presets import PRESETS
+from fedskew.data.scaling import scaled_targets, standardised
 from fedskew.engine.arithmetic import one_order
 from fedskew.errors import ConfigError, RunError, unknown
 from fedskew.federate.backends import Backend
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.planning import checked_model, made_up, make_plan, make_rounds
+from fedskew.federate.progress import Handed, Progress, RoundRecord
 from fedskew.federate.recipe import Stage
-from fedskew.federate.server import Handed, Progress, RoundRecord, federate, hand_over
+from fedskew.federate.server import federate, hand_over
 from fedskew.methods import find
 from fedskew.models import seeded
+from fedskew.models.given import known_as
 from fedskew.registry.knobs import check_given
 from fedskew.registry.sources import edited
 from fedskew.runs.earlier import why_anew, why_going_on
 from fedskew.runs.finish import finish
 from fedskew.runs.folder import RunFolder
+from fedskew.runs.given import refuse_given
 from fedskew.runs.identity import FORMAT, SCALED_BY_CLIENTS, Identity, spelled_out
+from fedskew.runs.inputs import save_inputs
 from fedskew.runs.results import CONFIG, RESULT, Results
-from fedskew.store import load_into, sweep
+from fedskew.store import load_into, sweep, write_atomically
 from fedskew.trust.consent import allow_code_in
 
+SKIPPED = "skipped.txt"
+"""The files of data that were left out, a line each, in a run's folder."""
 Watch = Callable[[Progress, RoundRecord, Sequence[Row]], None]
 Tell = Callable[[str], None]
 """Takes a sentence for whoever started a run."""
@@ -114,9 +122,10 @@ def _stamp(path: Path) -> tuple[int, int]:
     return found.st_ino, found.st_mtime_ns
 
 
-def load_run(path: str | Path, *, allow_code: bool = False) -> Run:
+def load_run(path: str | Path, *, allow_code: bool = False, model: Any = None) -> Run:
     """Open a run folder.
 
+    ``model`` is the module or factory that was handed over when it was made, if one was.
     Code that it names (``module:function``) runs only with ``allow_code``, in a trusted folder
     (``FEDSKEW_TRUST``), or where this process was given the same name already.
     """
@@ -124,7 +133,10 @@ def load_run(path: str | Path, *, allow_code: bool = False) -> Run:
         allow_code_in(path)
     if not (Path(path) / CONFIG).is_file():
         raise RunError(f"{path} is not a run folder (it has no config.json).")
-    return Run(Path(path))
+    run = Run(Path(path))
+    if model is not None:
+        known_as(run.config.model.name, model)
+    return run
 
 
 @one_order()
@@ -138,6 +150,7 @@ def make_federation(
 
 
 def _with_all_environments(config: Config, data_dir: Path | None, version: int) -> Federation:
+    refuse_given(config.federation)
     section = spelled_out(config.federation)
     environments = {"kind": section.environments.name, **section.environments.knobs}
     wanted: dict[str, Any] = {
@@ -154,18 +167,28 @@ def _with_all_environments(config: Config, data_dir: Path | None, version: int) 
                     "function do it."
                 )
         own = load_function(section.dataset, **section.options)
+        _check_problem(section, own)
+        own = scaled_targets(own)
         return with_environments(own, environments, config.split_seed)
     if section.dataset in DATASETS:
         dataset = load(section.dataset, data_dir, **wanted, **section.options)
+        dataset = with_problem(dataset, section.task, section.positive)
     elif os.path.exists(section.dataset):
         check_given(section.options, FILE_KNOBS, "your own data")
+        wanted |= {"task": section.task, "positive": section.positive, "columns": section.columns}
+        wanted["labels"] = section.label
         dataset = load_own(section.dataset, **wanted, **section.options)
         check_learnable(section.dataset, dataset)
     else:
+        if section.dataset in EXAMPLE_DATA:
+            raise ConfigError(
+                f"there is no folder {section.dataset!r} here: 'fedskew data example "
+                f"{section.dataset}' writes it."
+            )
         known = [*DATASETS, *PRESETS]
         raise unknown("dataset (nor is it a file or folder)", section.dataset, known)
     if version < SCALED_BY_CLIENTS:
-        dataset = standardised(dataset, [dataset.train_rows])
+        dataset = replace(standardised(dataset, [dataset.train_rows]), table=None)
     return build(
         dataset,
         partition=section.partition.name,
@@ -186,6 +209,15 @@ def _with_all_environments(config: Config, data_dir: Path | None, version: int) 
     )
 
 
+def _check_problem(section: FederationSection, own: Federation) -> None:
+    """What a user's own function says is to be learned stands."""
+    if section.task not in ("auto", own.problem.kind) or section.positive is not None:
+        raise ConfigError(
+            f"federation.task and federation.positive cannot change what {section.dataset!r} "
+            f"returns ({own.problem.kind}): let the function set the federation's problem."
+        )
+
+
 def local_backend(federation: Federation, folder: RunFolder) -> Backend:
     """All clients in this process; what stays with them lies in the run folder."""
     return LocalBackend(federation, folder=folder.checkpoint.folder, results=folder.path)
@@ -194,19 +226,37 @@ def local_backend(federation: Federation, folder: RunFolder) -> Backend:
 MakeBackend = Callable[[Federation, RunFolder], Backend]
 
 
+def on_data(
+    config: Config, load: Callable[[], Federation], backend: MakeBackend = local_backend
+) -> Callable[[RunFolder], Backend]:
+    """Makes a backend for a run on data that are loaded only if there is something to run."""
+    if config.secure is not None:
+        raise ConfigError(
+            "secure hides the updates of real sites, but here all data are in one place: leave it "
+            "out, or run the study on sites."
+        )
+
+    def made(folder: RunFolder) -> Backend:
+        federation = load()
+        save_inputs(folder.path, config, federation)
+        if skipped := federation.remarks.skipped:
+            write_atomically(folder.path / SKIPPED, ("\n".join(skipped) + "\n").encode())
+        return backend(whole_where_small(federation, config.train.batch_size), folder)
+
+    return made
+
+
 def carry_out(
     identity: Identity,
-    load: Callable[[], Federation],
+    backend: Callable[[RunFolder], Backend],
     out: Path,
     watch: Watch | None = None,
     *,
     tell: Tell | None = None,
-    backend: MakeBackend = local_backend,
 ) -> Run:
     """Run what an identity says, or finish it, or return it if it is finished already.
 
-    ``load`` is called only where the data are needed; ``backend`` makes who carries asks to
-    clients.
+    ``backend`` makes who carries asks to clients, and is called only if anybody is asked.
     """
     tell = tell or _warn
     folder = RunFolder.of(identity, out)
@@ -219,13 +269,13 @@ def carry_out(
     begun = folder.holds(identity)
     if begun and folder.has_finished(identity):
         return Run(folder.path)
-    federation = whole_where_small(load(), identity.config.train.batch_size)
     if sentence := why_going_on(identity, folder) if begun else why_anew(identity, out):
         tell(sentence)
     with folder.opened(identity), one_order():
         if sentence := folder.checkpoint.why_other_bits():
             tell(sentence)
-        made = backend(federation, folder)
+        made = backend(folder)
+        folder.checkpoint.apart = made.apart
         return Run.just_finished(_run_stages(identity, made, folder, watch))
 
 
@@ -263,7 +313,7 @@ def _run_stages(
     for number, stage in enumerate(stages):
         prepares = stage is not stages[-1]
         made_by = identity.of_stage(stages[: number + 1]) if prepares else ""
-        if prepares and not folder.checkpoint.holds(stage.name):
+        if prepares and not backend.apart and not folder.checkpoint.holds(stage.name):
             folder.adopt(stage.name, made_by)
         if (begun := folder.resume(stage.name)) is not None:
             handed = Handed(begun.state.memory)
@@ -273,7 +323,8 @@ def _run_stages(
         rounds = make_rounds(config, stage, backend.roster)
         progress = federate(plan, backend, rounds, _Watched(folder, watch), handed)
         if prepares:
-            folder.offer(stage.name, made_by)
+            if not backend.apart:
+                folder.offer(stage.name, made_by)
             if not folder.checkpoint.holds(stages[number + 1].name):
                 if stage.hands == "selected":
                     progress = folder.selected(stage.name)

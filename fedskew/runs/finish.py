@@ -7,16 +7,20 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fedskew.config import Config
+from fedskew.federate.asking import goes_back_to
 from fedskew.federate.backends import Backend
 from fedskew.federate.metrics import Row, by_group, summarise
 from fedskew.federate.plan import Plan
 from fedskew.federate.planning import make_rounds
 from fedskew.federate.privacy import Course, spent
+from fedskew.federate.progress import Progress
 from fedskew.federate.recipe import Stage
 from fedskew.federate.roster import Roster
 from fedskew.federate.rows import broadcast_of, rows_of, score_tasks
-from fedskew.federate.server import Progress
-from fedskew.federate.tasks import Ask, FindTask, SaveTask, TogetherTask
+from fedskew.federate.tasks import Answer, Ask, FindTask, SaveTask, TogetherTask
+from fedskew.parts.metrics import rises
+from fedskew.parts.objective import ranked_by
+from fedskew.runs.final import Told, final_metrics, unscored
 from fedskew.runs.folder import RunFolder
 from fedskew.runs.results import Results
 from fedskew.store import make_folder, save_tensors
@@ -34,8 +38,10 @@ def finish(
     """
     more: list[Row] = []
     notes: list[str] = []
+    told: list[Told] = []
     stored = {"last": folder.last(plan.stage), "selected": folder.selected(plan.stage)}
     last, selected = (progress.round for progress in stored.values())
+    keep = goes_back_to(stored["last"])
     for which, progress in stored.items():
         adapts: list[int | None] = []
         looks = which == "last" or selected != last
@@ -45,31 +51,41 @@ def finish(
             at = config.evaluate.fine_tune_at
             if at in ("both", which) or selected == last:
                 adapts += range(len(plan.adapts))
-        rows, errors = _final_scores(plan, backend, progress, which, adapts)
+        rows, errors, clients = _final_scores(plan, backend, progress, which, adapts, keep)
         more += rows
         notes += errors
+        told += clients
         if looks and plan.recipe.objective.draws and backend.roster.central:
             more += _together(plan, backend, progress, config.evaluate.generated, notes)
         if plan.has_global_model:
             path = make_folder(folder.path / "models" / which) / "global.safetensors"
             save_tensors(path, {**plan.initial, **progress.state.shared})
     folder.write_last(more)
+    metrics = final_metrics(plan, backend.roster, told, folder.path)
     whole = Results(folder.path, whole=True)
     result = summary(config, plan, backend.roster, whole, last, selected)
     result["stages"] = [_stage(folder, whole, name, count) for name, count in sent.items()]
-    result |= _findings(plan, backend, stored["selected"])
+    result |= _findings(plan, backend, stored["selected"], keep)
+    result |= {"metrics": metrics} if metrics else {}
     folder.finish({**result, "notes": notes})
     return whole
 
 
-def _findings(plan: Plan, backend: Backend, progress: Progress) -> dict[str, dict[str, Any]]:
+def _findings(
+    plan: Plan, backend: Backend, progress: Progress, keep: Mapping[str, tuple[str, ...]]
+) -> dict[str, dict[str, Any]]:
     """The numbers of the recipe's findings, by finding and client."""
     if not plan.recipe.leaves:
         return {}
     members = backend.roster.seen
     total = sum(member.sizes["train"] for member in members)
     asks = [
-        Ask(m.name, find=FindTask(m.name, total), since=progress.kept.get(m.name, ""))
+        Ask(
+            m.name,
+            find=FindTask(m.name, total),
+            since=progress.kept.get(m.name, ""),
+            keep=keep.get(m.name, ()),
+        )
         for m in members
     ]
     found: dict[str, dict[str, Any]] = {}
@@ -80,9 +96,17 @@ def _findings(plan: Plan, backend: Backend, progress: Progress) -> dict[str, dic
 
 
 def _final_scores(
-    plan: Plan, backend: Backend, progress: Progress, which: str, adapts: Sequence[int | None]
-) -> tuple[list[Row], list[str]]:
-    """Rows of adapted models, and clients that could not adapt; clients save their models."""
+    plan: Plan,
+    backend: Backend,
+    progress: Progress,
+    which: str,
+    adapts: Sequence[int | None],
+    keep: Mapping[str, tuple[str, ...]],
+) -> tuple[list[Row], list[str], list[Told]]:
+    """Rows of adapted models, clients that could not adapt, and all metrics of test samples.
+
+    Clients save their models.
+    """
     roster, state = backend.roster, progress.state
     # At the selected round, models are also scored as trained, sample by sample.
     asked = score_tasks(
@@ -94,11 +118,12 @@ def _final_scores(
         Ask(
             member.name,
             tuple(asked.get(member.name, ())),
-            save=SaveTask(member.name, which, state.sent_to(member.name), broadcast)
-            if own and member.seen
+            # Where clients keep to themselves, each gets a model to use, its own or everybody's.
+            save=SaveTask(member.name, which, progress.round, state.sent_to(member.name), broadcast)
+            if (own and member.seen) or (backend.apart and which == "selected")
             else None,
             since=progress.kept.get(member.name, ""),
-            keep=(progress.kept_then.get(member.name, ""),),
+            keep=keep.get(member.name, ()),
         )
         for member in roster.members
     ]
@@ -108,9 +133,23 @@ def _final_scores(
         f"{answer.client} could not be adapted: {answer.scored[place].error}"
         for place in range(len(adapts))
         for answer in answers
-        if answer.scored[place].error
+        if place < len(answer.scored) and answer.scored[place].error
     ]
-    return rows, errors
+    errors += [f"{a.client} is missing in the last look: {a.error}" for a in answers if a.error]
+    return rows, errors, _told(plan, roster, asks, answers)
+
+
+def _told(plan: Plan, roster: Roster, asks: Sequence[Ask], answers: Sequence[Answer]) -> list[Told]:
+    return [
+        Told(
+            "seen" if roster.by_name[ask.client].seen else "unseen",
+            "none" if task.adapt is None else plan.adapts[task.adapt].label,
+            scored.final,
+        )
+        for ask, answer in zip(asks, answers, strict=True)
+        for task, scored in zip(ask.scores, answer.scored, strict=False)
+        if scored.final
+    ]
 
 
 def _together(
@@ -165,17 +204,17 @@ def _privacy(config: Config, plan: Plan, roster: Roster, results: Results) -> di
 
 
 def _more_is_better(metric: str, primary: bool) -> bool:
-    """Whether a higher value is better; ``primary`` is the answer for the main metric."""
+    """Whether a higher value is better; ``primary`` is the answer for the method's own metric."""
     if metric.endswith("loss"):
         return False
-    return primary or metric.endswith("accuracy")
+    return rises(metric, primary or metric.endswith("accuracy"))
 
 
 def _passed_over(plan: Plan, results: Results) -> list[str]:
     """Whether rounds could not be selected because clients' validation scores were missing."""
     found = results.as_trained.where(
         model=plan.primary_model, on="seen", split="validation",
-        metric=plan.recipe.objective.primary,
+        metric=plan.primary,
     ).by_round()  # fmt: skip
     most = max(map(len, found.values()), default=0)
     short = sum(len(values) < most for values in found.values())
@@ -192,7 +231,13 @@ def _as_stored(config: Config, roster: Roster) -> list[str]:
     section = config.federation
     scaled = section.normalise != "unit" or (section.features or {}).get("scale")
     widest = max(-roster.low, roster.high)
-    if scaled or len(roster.sample_shape) != 1 or widest <= WIDE or ":" in section.dataset:
+    if (
+        roster.vocabulary
+        or scaled
+        or len(roster.sample_shape) != 1
+        or widest <= WIDE
+        or ":" in section.dataset
+    ):
         return []
     return [
         f"features were used as they are stored, from {roster.low:g} to {roster.high:g}, which few "
@@ -217,7 +262,7 @@ def summary(
         return rows + [replace(r, on="odd") for r in rows if r.on == "seen" and r.client in odd]
 
     records = results.records
-    higher = plan.recipe.objective.higher_is_better
+    _, higher = ranked_by(plan.recipe.objective, plan.problem)
     scores = [
         {
             "at": at, "round": number, "model": model, "on": on, "adapted": how, "split": split,
@@ -231,8 +276,8 @@ def summary(
         "method": config.method.name,
         "seed": config.seed,
         "primary_model": plan.primary_model,
-        "primary_metric": plan.recipe.objective.primary,
-        "higher_is_better": higher,
+        "primary_metric": plan.primary,
+        "higher_is_better": plan.higher_is_better,
         "rounds": last,
         "selected_round": selected,
         "scores": scores,
@@ -248,9 +293,10 @@ def summary(
             *plan.recipe.objective.remarks(roster),
             *_passed_over(plan, results),
         ],
+        "unscored": unscored(plan, roster, results, selected),
         "seconds": results.seconds,
         "plan": plan.execution.as_dict(),
-        "model": {"name": config.model.name, "knobs": config.model.knobs},
+        "model": {"name": config.model.name, "knobs": (plan.model or config.model).knobs},
         "sample_shape": list(roster.sample_shape),
-        "classes": roster.classes,
+        "classes": roster.outputs,
     }

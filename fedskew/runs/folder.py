@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from fedskew.config import Config
 from fedskew.errors import RunError
 from fedskew.federate.metrics import MAIN, Row
+from fedskew.federate.progress import Progress, RoundRecord
 from fedskew.federate.rounds import keeps_matrices_in_turn
-from fedskew.federate.server import Progress, RoundRecord
 from fedskew.runs.checkpoint import MATRICES, Checkpoint
 from fedskew.runs.logs import Extent, Log
 from fedskew.runs.results import CONFIG, METRICS, MODELS, RESULT, ROUNDS, TIMING, recorded
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedskew.runs.identity import Identity
 
 OFFERED = "stages.json"
+INPUTS = ("preparation.json", "profile.json")
 LOGS = (METRICS, ROUNDS, TIMING)
 
 
@@ -46,7 +47,10 @@ class RunFolder:
     ``matrices/``         numbers about pairs of clients, one CSV per kind and chosen round
     ``stages.json``       finished stages other runs may take over, and all that decided them
     ``result.json``       the summary; its presence means the run is finished
+    ``skipped.txt``       files of the data that could not be read, where there were any
     ``sample_weights.npz`` every training sample's weight, where a method weighs samples
+    ``preparation.json``  how samples as stored become those that models take
+    ``profile.json``      what training rows look like, in counts
     ``models/``           the models as safetensors; ``figures/`` pictures and their data
     """
 
@@ -239,5 +243,7 @@ class RunFolder:
         models = sorted(path for path in (self.path / MODELS).rglob("*") if path.is_file())
         hashes = {path.relative_to(self.path).as_posix(): sha256_of(path) for path in models}
         hashes |= {name: str(log.extent.sha256) for name, log in self._logs.items()}
+        inputs = [name for name in INPUTS if (self.path / name).is_file()]
+        hashes |= {name: sha256_of(self.path / name) for name in inputs}
         made = {"hashes": hashes, "made_on": self.checkpoint.made_on}
         write_sealed(self.path / RESULT, {**result, **made})

@@ -20,38 +20,47 @@ from typing import Any
 from pydantic_core import PydanticSerializationError
 
 import fedskew
-from fedskew.config import Config, FederationSection, Named
+from fedskew.config import Config, FederationSection, Named, TrainSection
 from fedskew.data.datasets import DATASETS
 from fedskew.data.environments import ENVIRONMENTS
 from fedskew.data.features import SETTINGS
-from fedskew.data.federation import Federation
-from fedskew.data.fingerprint import fingerprint
 from fedskew.data.own import FILE_KNOBS
 from fedskew.data.partition import PARTITIONS
 from fedskew.data.presets import PRESETS, expanded
 from fedskew.data.skew import SKEWS
 from fedskew.errors import ConfigError
-from fedskew.federate.holdings import roster_of
 from fedskew.federate.planning import stage_model
 from fedskew.federate.recipe import Stage
+from fedskew.federate.roster import Roster
 from fedskew.methods import METHODS, find
 from fedskew.methods.registry import noting
 from fedskew.models.registry import MODELS
+from fedskew.parts.augment import AUGMENTATIONS, augmentations
+from fedskew.parts.losses import LOSSES
+from fedskew.parts.metrics import check_metric
 from fedskew.registry.entries import Registry
 from fedskew.registry.sources import code_of
+from fedskew.runs.given import GIVEN
 from fedskew.trust.plain import check_plain
 
 FORMAT = 2
 """The version of run folders. Raise it with every change of code that changes a number of any run
 for the same settings, or the files of a run folder: no run is then mistaken for one made before.
 The version of the package does not count, so an update that changes no number keeps every run."""
+LABEL = FILE_KNOBS["label"].default
+ADDED = ("skip", "vocabulary", "length", "signals")
+"""Options of a user's own files that runs had names without: their defaults are not written."""
 SCALED_BY_CLIENTS = 2
 """The first version whose clients standardise by their training rows. Before, all rows outside the
 published test split counted: those of unseen clients and, without such a split, of tests."""
 
 
 def spelled_out(section: FederationSection) -> FederationSection:
-    """The section with the base dataset, the skew and the rest that a preset stands for."""
+    """The section with the base dataset, the skew and the rest that a preset stands for.
+
+    One column of labels is an option of a user's own files, as it always was.
+    """
+    section = _label_spelled_out(section)
     if section.dataset not in PRESETS:
         return section
     found = expanded(section.dataset, section.options, section.normalise)
@@ -67,6 +76,27 @@ def spelled_out(section: FederationSection) -> FederationSection:
     )
 
 
+def _label_spelled_out(section: FederationSection) -> FederationSection:
+    known = section.dataset in DATASETS or section.dataset in PRESETS or ":" in section.dataset
+    for name in ("label", "columns"):
+        if known and getattr(section, name) is not None:
+            raise ConfigError(
+                f"federation.{name} is about columns of your own tables, but {section.dataset!r} "
+                "has none: leave it out."
+            )
+    named = [section.label] if isinstance(section.label, str) else section.label or []
+    if len(named) != 1:
+        return section
+    given = section.options.get("label", named[0])
+    if given not in (named[0], LABEL):
+        raise ConfigError(
+            f"federation.label is {named[0]!r} and federation.options.label {given!r}: keep one."
+        )
+    return section.model_copy(
+        update={"label": None, "options": {**section.options, "label": named[0]}}
+    )
+
+
 def resolve(config: Config) -> Config:
     """The same config with every default written out, so that equal runs have equal configs.
 
@@ -75,6 +105,8 @@ def resolve(config: Config) -> Config:
     >>> short.model.knobs, short.method.knobs["base"]["mu"]
     ({'hidden': [200, 200]}, 0.01)
     """
+    if config.evaluate.metric is not None:
+        check_metric(config.evaluate.metric)
     find(config.method.name).recipe(**config.method.knobs)
     check_plain({"method": config.method.knobs})
     return config.model_copy(
@@ -82,6 +114,7 @@ def resolve(config: Config) -> Config:
             "method": resolved_method(config.method),
             "model": _with_defaults(config.model, MODELS),
             "federation": _resolved_federation(spelled_out(config.federation)),
+            "train": _resolved_train(config.train),
         }
     )
 
@@ -111,14 +144,25 @@ def _resolved_federation(section: FederationSection) -> FederationSection:
     if section.features is not None:
         features = {**dict.fromkeys(SETTINGS), **section.features}
         updates["features"] = None if set(features.values()) == {None} else features
-    if ":" not in section.dataset:
+    if ":" not in section.dataset and section.dataset != GIVEN:
         partition = section.partition
         PARTITIONS.find(partition.name).check(partition.knobs)
         updates["partition"] = _with_defaults(partition, PARTITIONS)
         entry = DATASETS.get(section.dataset)
         files = {name: knob.default for name, knob in FILE_KNOBS.items()}
-        updates["options"] = {**(entry.defaults if entry else files), **section.options}
+        options = {**(entry.defaults if entry else files), **section.options}
+        for name in () if entry else ADDED:
+            if options[name] == files[name]:
+                del options[name]
+        updates["options"] = options
     return section.model_copy(update=updates)
+
+
+def _resolved_train(section: TrainSection) -> TrainSection:
+    augmentations(section.augment)
+    named = [_with_defaults(each, AUGMENTATIONS) for each in section.augment]
+    loss = _with_defaults(section.loss, LOSSES)
+    return section.model_copy(update={"loss": loss, "augment": named})
 
 
 def _with_defaults(chosen: Named, known: Registry[Any]) -> Named:
@@ -163,6 +207,9 @@ class Identity:
         del values["train"]["rounds"]
         federation = values["federation"]
         federation["seed"] = self.config.split_seed
+        if federation["dataset"] == GIVEN:
+            # The data are known by their hash, whatever they are called.
+            federation["options"], federation["seed"] = {}, None
         if ":" not in federation["dataset"]:
             federation["dataset"] = PurePath(federation["dataset"]).name
         return values
@@ -203,17 +250,16 @@ class Identity:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def identify(config: Config, federation: Federation, data: str | None = None) -> Identity:
-    """The identity of a run with these settings, resolved, on these data.
+def identify(config: Config, roster: Callable[[], Roster], data: str) -> Identity:
+    """The identity of a run with these settings, resolved, on data with this fingerprint.
 
-    ``data`` is the federation's fingerprint, for whoever has it already.
+    ``roster`` is called where a stage picks its model by what is known of the data.
     """
     with noting() as noted:
         recipe = find(config.method.name).recipe(**config.method.knobs)
     models: list[tuple[Named | None, Stage]] = []
     if recipe.prepares:
-        roster = roster_of(federation)
-        models = [(stage_model(stage, roster), stage) for stage in recipe.prepares]
+        models = [(stage_model(stage, roster()), stage) for stage in recipe.prepares]
     stages = tuple(
         {
             "name": stage.name,
@@ -225,13 +271,16 @@ def identify(config: Config, federation: Federation, data: str | None = None) ->
     )
     chosen = [config.model, *(model for model, _ in models if model is not None)]
     picked = [(method.name, method.function) for method, _ in noted]
+    loss = config.train.loss.name
+    picked += [(loss, LOSSES.find(loss).function)]
     picked += [*_models(chosen), *_data_functions(config.federation)]
+    picked += [(each.name, AUGMENTATIONS.find(each.name).function) for each in config.train.augment]
     return Identity(
         config=config,
         methods=tuple({"name": method.name, **defaults} for method, defaults in noted),
         stages=stages,
         code=code_of(picked),
-        data=data or fingerprint(federation),
+        data=data,
     )
 
 

@@ -10,7 +10,7 @@ from fedskew.config import Config, config_of
 from fedskew.errors import ConfigError, RunError, unknown
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.own_models import NAMES, OWN, own_models
-from fedskew.federate.server import RoundRecord
+from fedskew.federate.progress import RoundRecord
 from fedskew.runs.logs import Extent, extents
 from fedskew.runs.rows import Rows, read_lines, read_rows
 from fedskew.runs.summary import checked_summary

@@ -31,6 +31,17 @@ class _Score(BaseModel):
     bottom_decile: float = 0.0
 
 
+class _Final(BaseModel):
+    model: str = ""
+    on: str = ""
+    adapted: str = ""
+    metric: str = ""
+    mean: float = 0.0
+    worst: float = 0.0
+    clients: Count = 0
+    pooled: float | None = None
+
+
 class Picked(BaseModel):
     """A method or a model by name."""
 
@@ -59,6 +70,8 @@ class _Summary(BaseModel):
     failures: Count = 0
     warnings: list[str] = []
     notes: list[str] = []
+    unscored: list[str] = []
+    metrics: list[_Final] = []
     seconds: float = 0.0
     plan: _Plan = _Plan()
     model: Picked = Picked(name="", knobs={})

@@ -53,9 +53,10 @@ class Comparison:
         several = len(self.seeds) > 1
         half = f", ± half the 95 % t-interval over {len(self.seeds)} seeds" if several else ""
         paired = ", paired by seed" if several else ""
+        falls = "" if self.higher_is_better else " (lower is better)"
         scores = (
-            f"Test {self.metric} per client at the round with the best validation score{half}; "
-            "every client counts the same."
+            f"Test {self.metric} per client{falls} at the round with the best validation "
+            f"score{half}; every client counts the same."
         )
         gains = (
             f" Gain over local: the mean less that of training alone{paired}; positive is better."
@@ -88,7 +89,9 @@ def tabulate(out: Path, compared: Compared) -> Comparison:
         compared.seeds,
         ordered,
         (
-            *_remarks(ordered, roles, runs),
+            *_remark_on_local(ordered, roles, higher),
+            *_unscored(runs),
+            *_troubles(ordered, runs),
             *(f"{name} stopped and is left out: {why}" for name, why in compared.stopped.items()),
         ),
         _matrix(compared) if compared.crossed else None,
@@ -133,13 +136,16 @@ def _warnings(runs: Mapping[str, Run]) -> Iterator[str]:
         yield sentence if len(names) == len(runs) else f"{', '.join(names)}: {sentence}"
 
 
-def _remark_on_local(ordered: Sequence[Standing], roles: Mapping[str, str | None]) -> Iterator[str]:
+def _remark_on_local(
+    ordered: Sequence[Standing], roles: Mapping[str, str | None], higher: bool = True
+) -> Iterator[str]:
     """Say so where training alone has the best mean, and how sure that is."""
     best = next((s for s in ordered if roles[s.method] != "pooled"), None)
     rivals = {s.method: s.gain for s in ordered if not s.reference and s.gain is not None}
     if best is None or roles[best.method] != "alone" or not rivals:
         return
-    start = f"No method's mean is above that of local training ({best.score.mean:.3f})"
+    better = "above" if higher else "below"
+    start = f"No method's mean is {better} that of local training ({best.score.mean:.3f})"
     seeds = best.score.n
     open_ = [name for name, gain in rivals.items() if not gain.high < 0]
     if seeds < 2:
@@ -150,24 +156,30 @@ def _remark_on_local(ordered: Sequence[Standing], roles: Mapping[str, str | None
         yield f"{start}, and every gain's 95 % interval over {seeds} seeds lies below zero."
 
 
-def _remarks(
-    ordered: Sequence[Standing],
-    roles: Mapping[str, str | None],
-    runs: Mapping[str, Sequence[Run]],
-) -> tuple[str, ...]:
-    remarks = list(_remark_on_local(ordered, roles))
+def _unscored(runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+    """Which clients have no scores, each sentence once, with the seeds it is about."""
+    about: dict[str, dict[int, None]] = {}
+    seeds = {done.config.seed: None for group in runs.values() for done in group}
+    for group in runs.values():
+        for done in group:
+            for sentence in done.result.get("unscored", ()):
+                about.setdefault(sentence, {})[done.config.seed] = None
+    for sentence, its in about.items():
+        when = "" if len(its) == len(seeds) else f"Seed {', '.join(map(str, its))}: "
+        yield when + sentence
+
+
+def _troubles(ordered: Sequence[Standing], runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     for standing in ordered:
         mine = [run.result for run in runs[standing.method]]
         troubles = {
             "client updates were unusable and left out": sum(r["failures"] for r in mine),
             "models could not be fine-tuned": sum(len(r["notes"]) for r in mine),
         }
-        remarks += [
-            f"{standing.method}: {count} {what}; `fedskew show {standing.runs[0]}` says why."
-            for what, count in troubles.items()
-            if count
-        ]
-    return tuple(remarks)
+        for what, count in troubles.items():
+            if count:
+                run = standing.runs[0]
+                yield f"{standing.method}: {count} {what}; `fedskew show {run}` says why."
 
 
 def write(comparison: Comparison, runs: Mapping[str, Sequence[Run]]) -> None:

@@ -31,7 +31,7 @@ from fedskew.federate.confidence import (
     fewest_answered,
     risk_coverage,
 )
-from fedskew.federate.predictions import PREDICTIONS, load_predictions
+from fedskew.federate.predictions import PREDICTIONS, classified, load_answers
 from fedskew.runs.results import Results
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def deployed_pictures(results: Results) -> Iterator[Picture]:
     title, metric = str(result["method"]), str(result["primary_metric"])
     curves = shots_table(result)
     yield Picture("shots", curves, lambda: shots_figure(curves, metric, title))
-    if (run / PREDICTIONS).is_file():
-        asked = coverage_table(load_predictions(run))
+    if (run / PREDICTIONS).is_file() and classified(found := load_answers(run)):
+        asked = coverage_table(found)
         yield Picture("coverage", asked, lambda: coverage_figure(asked, title))
 
 

@@ -27,6 +27,7 @@ from fedskew.canvas import (
 )
 from fedskew.comparisons.selection import MEANING, RULES, Curves, chosen
 from fedskew.comparisons.statistics import Interval, interval
+from fedskew.parts.metrics import is_share
 from fedskew.views.leaderboard import aligned, shown
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def _panel(
     from matplotlib.patches import Rectangle
 
     axes.imshow(values, aspect="auto", cmap=HEAT, norm=scale)
-    digits = ".3f" if metric == "accuracy" else ".4g"
+    digits = ".3f" if is_share(metric) else ".4g"
     for (row, column), value in np.ndenumerate(values):
         if np.isnan(value):
             axes.text(column, row, "–", ha="center", va="center", fontsize=8)

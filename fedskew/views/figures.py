@@ -13,7 +13,9 @@ from pathlib import Path
 from fedskew.canvas import Picture, Table, save_picture
 from fedskew.comparisons.crossing import TIMES
 from fedskew.data.federation import Federation
+from fedskew.federate.holdings import roster_of
 from fedskew.federate.metrics import MAIN
+from fedskew.federate.roster import Roster
 from fedskew.rng import thinned
 from fedskew.runs.experiment import Run
 from fedskew.runs.findings import pictures_of
@@ -57,12 +59,24 @@ def draw_run(run: Run, load: Callable[[], Federation]) -> Path:
 
     ``load`` gives the run's data; it is called only if there is something to draw.
     """
-    folder = make_folder(run.path / "figures")
     if is_drawn(run.path):
-        return folder
+        return run.path / "figures"
     federation = load()
+    weights = weight_table(run.results)
+    return _draw(run, roster_of(federation), weights, _model_pictures(run, federation, weights))
+
+
+def draw_apart(run: Run, roster: Roster) -> Path:
+    """The same for a run whose data are elsewhere: all figures that take no data."""
+    if is_drawn(run.path):
+        return run.path / "figures"
+    return _draw(run, roster, weight_table(run.results), ())
+
+
+def _draw(run: Run, roster: Roster, weights: Table, more: Iterable[Picture]) -> Path:
+    folder = make_folder(run.path / "figures")
     results, result = run.results, run.result
-    name, weights = str(result["method"]), weight_table(results)
+    name = str(result["method"])
     for picture in _score_pictures(results):
         save_picture(folder, picture)
     for what in similarity_names(run.path):
@@ -71,11 +85,12 @@ def draw_run(run: Run, load: Callable[[], Federation]) -> Path:
         [Picture("weights", weights, lambda: weight_figure(weights, name))],
         deployed_pictures(results),
         pictures_of(run.path, results.config, result),
-        _model_pictures(run, federation, weights),
+        more,
     ):
         save_picture(folder, picture)
-    counts = partition_table(federation)
-    title = f"{federation.name}: training samples of each class at each client"
+    counts = partition_table(roster)
+    of = " of each class" if roster.problem.classifies else ""
+    title = f"{roster.name}: training samples{of} at each client"
     save_picture(folder, Picture(LAST, counts, lambda: partition_figure(counts, title)))
     return folder
 

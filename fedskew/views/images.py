@@ -46,7 +46,7 @@ def reconstruction_table(vaes: Vaes, federation: Federation) -> Table:
     shown += [(name, federation.by_name[name].test) for name in vaes.owners[:ROWS]]
     table: Table = []
     for name, rows in shown:
-        chosen = rows[examples(federation.y.numpy()[rows], COLUMNS)]
+        chosen = rows[examples(federation.strata[rows], COLUMNS)]
         if not len(chosen):
             continue
         x = federation.x[chosen]
@@ -56,7 +56,7 @@ def reconstruction_table(vaes: Vaes, federation: Federation) -> Table:
                 "model": name,
                 "column": column,
                 "sample": int(sample),
-                "class": federation.class_names[int(federation.y[sample])],
+                "class": federation.strata_names[int(federation.strata[sample])],
                 "squared_error": error,
             }
             for column, (sample, error) in enumerate(zip(chosen, errors, strict=True), 1)

@@ -56,8 +56,8 @@ def latent_table(vaes: Vaes, federation: Federation, seed: int) -> Table:
         {
             "coder": owned[coder][0],
             "sample": sample,
-            "label": int(federation.y[sample]),
-            "class": federation.class_names[int(federation.y[sample])],
+            "label": int(federation.strata[sample]),
+            "class": federation.strata_names[int(federation.strata[sample])],
             **{f"z{d + 1}": value for d, value in zip(dimensions, code, strict=True)},
         }
         for coder, sample, code in zip(
@@ -125,9 +125,9 @@ def space_table(vaes: Vaes, federation: Federation, seed: int) -> Table:
                 "coder": GLOBAL if common else client.name,
                 "sample": sample,
                 "label": label,
-                "class": federation.class_names[label],
+                "class": federation.strata_names[label],
             }
-            for sample, label in zip(rows.tolist(), federation.y[rows].tolist(), strict=True)
+            for sample, label in zip(rows.tolist(), federation.strata[rows].tolist(), strict=True)
         ]
     return _placed(table, np.concatenate(found), seed) if found else []
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedskew.comparisons.statistics import Interval
+from fedskew.parts.metrics import is_share
 
 
 def shown(found: Interval | None, metric: str, sign: str = "") -> str:
@@ -20,7 +21,7 @@ def shown(found: Interval | None, metric: str, sign: str = "") -> str:
     """
     if found is None or math.isnan(found.mean):
         return "–"
-    digits = ".3f" if metric == "accuracy" else ".4g"
+    digits = ".3f" if is_share(metric) else ".4g"
     half = f" ± {found.half:{digits}}" if math.isfinite(found.half) else ""
     return f"{found.mean:{sign}{digits}}{half}"
 

@@ -26,6 +26,7 @@ from fedskew.comparisons.crossing import TIMES
 from fedskew.comparisons.statistics import interval
 from fedskew.federate.metrics import MAIN
 from fedskew.methods import METHODS
+from fedskew.parts.metrics import is_share
 from fedskew.runs.experiment import Run
 from fedskew.runs.results import Results
 from fedskew.runs.rows import Rows
@@ -132,8 +133,8 @@ def tested(run: Run, metric: str) -> Rows:
 
 
 def limit_score(axes: Axes, metric: str) -> None:
-    """Show accuracies on the whole scale from 0 to 1."""
-    if metric == "accuracy":
+    """Show what lies between 0 and 1 on the whole of that scale."""
+    if is_share(metric):
         axes.set_ylim(0, 1.02)
 
 

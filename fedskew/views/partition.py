@@ -18,7 +18,7 @@ from fedskew.canvas import (
     clean,
     short,
 )
-from fedskew.data.federation import Federation
+from fedskew.federate.roster import Roster
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,28 +28,42 @@ FEW_CLASSES = 30
 """Up to this number of classes, bubbles are large enough to compare."""
 
 
-def partition_table(federation: Federation) -> Table:
-    """Training samples of each class at each client, unseen clients last."""
-    y = federation.y.numpy()
-    table: Table = []
-    for clients, seen in ((federation.clients, True), (federation.unseen, False)):
-        for client in clients:
-            counts = np.bincount(y[client.train], minlength=federation.classes)
-            named = zip(federation.class_names, counts.tolist(), strict=True)
-            table.append(
-                {
-                    "client": client.name,
-                    "seen": seen,
-                    **{f"class {name}": count for name, count in named},
-                }
-            )
-    return table
+def partition_table(roster: Roster) -> Table:
+    """Training samples of each class at each client, unseen clients last.
+
+    Where sites do not tell their counts, or samples have no class, all samples of a client are one
+    number.
+    """
+    if not roster.problem.classifies:
+        return [
+            {"client": member.name, "seen": member.seen, "samples": member.sizes["train"]}
+            for member in (*roster.seen, *roster.unseen)
+        ]
+    told = any(member.classes for member in roster.members)
+    names = roster.class_names if told else ("(not told)",)
+    return [
+        {
+            "client": member.name,
+            "seen": member.seen,
+            **{
+                f"class {name}": count
+                for name, count in zip(
+                    names,
+                    (member.classes or (0,) * len(names)) if told else (member.sizes["train"],),
+                    strict=True,
+                )
+            },
+        }
+        for member in (*roster.seen, *roster.unseen)
+    ]
 
 
 def partition_figure(table: Table, title: str) -> Figure:
     """Who holds how much of which class: bubbles for a few clients, a heat map for many."""
     classes = [name.removeprefix("class ") for name in table[0] if name.startswith("class ")]
     names = [str(line["client"]) + ("" if line["seen"] else " (unseen)") for line in table]
+    if not classes:
+        return _sizes(names, [float(line["samples"]) for line in table], title)
     counts = np.array([[line[f"class {c}"] for c in classes] for line in table], np.float64)
     few = len(names) <= FEW_CLIENTS
     if not few:
@@ -74,6 +88,23 @@ def partition_figure(table: Table, title: str) -> Figure:
     grid.set_yticks(list(shown), [short(classes[i]) for i in shown], fontsize=7)
     grid.set_ylabel("class")
     grid.set_xlim(-0.6, len(names) - 0.4)
+    return figure
+
+
+def _sizes(names: list[str], sizes: list[float], title: str) -> Figure:
+    """How many samples each client trains on, where samples have no class."""
+    figure = blank_figure(9, 3.2)
+    axes = figure.subplots()
+    few = len(names) <= FEW_CLIENTS
+    held = np.array(sizes if few else sorted(sizes, reverse=True))
+    axes.bar(np.arange(len(names)), held, color=GREY, width=0.8 if few else 1.0, lw=0)
+    if few:
+        axes.set_xticks(np.arange(len(names)), names, rotation=45, ha="right", fontsize=7)
+    else:
+        axes.set_xlabel(f"{len(names)} clients, ordered by size")
+    axes.set_ylabel("training samples")
+    axes.set_title(title)
+    clean(axes)
     return figure
 
 

@@ -14,12 +14,14 @@ from rich.table import Table
 from fedskew.config import Config
 from fedskew.errors import FedskewError
 from fedskew.federate.metrics import MAIN
+from fedskew.federate.progress import RoundRecord
 from fedskew.federate.recipe import Stage
-from fedskew.federate.server import RoundRecord
 from fedskew.methods import find
+from fedskew.parts.metrics import rises
 from fedskew.runs.experiment import Run
 from fedskew.runs.findings import lines_of
 from fedskew.runs.results import Results
+from fedskew.views.metrics import metric_lines
 
 MOST_FAILURES = 10
 SPREAD = {"mean": "mean", "std": "std", "worst client": "worst", "bottom decile": "bottom_decile"}
@@ -27,7 +29,10 @@ SPREAD = {"mean": "mean", "std": "std", "worst client": "worst", "bottom decile"
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage of a run before it starts: its rounds, and the metric it is judged by."""
+    """A stage of a run before it starts: its rounds, and the metric it is judged by.
+
+    No metric stands for that of what is to be learned, which is known once there are scores.
+    """
 
     rounds: int
     metric: str
@@ -40,11 +45,11 @@ def stage_plans(config: Config) -> dict[str, StagePlan]:
     planned = {}
     for stage in (*recipe.prepares, Stage(MAIN, recipe)):
         objective = stage.recipe.objective
-        planned[stage.name] = StagePlan(
-            stage.lasts(config.train.rounds),
-            objective.primary,
-            objective.higher_is_better,
-        )
+        metric, rising = objective.primary, objective.higher_is_better
+        if stage.name == MAIN and config.evaluate.metric is not None:
+            metric = config.evaluate.metric
+            rising = rises(metric, rising)
+        planned[stage.name] = StagePlan(stage.lasts(config.train.rounds), metric, rising)
     return planned
 
 
@@ -95,9 +100,11 @@ def run_summary(run: Run) -> str:
     lines = [f"{name.ljust(8)}  {text}" for name, text in facts.items()]
     if results.is_finished:
         lines += ["", *_scores(result), *_judged(result), *_found_by_the_server(results)]
+        lines += metric_lines(result)
         lines += _how_far(records)
         lines += lines_of(config, result)
         lines += [f"note: {note.splitlines()[0]}" for note in result["notes"]]
+        lines += [f"note: {sentence}" for sentence in result.get("unscored", ())]
         lines += [f"warning: {warning}" for warning in result.get("warnings", ())]
     return "\n".join([*lines, *_troubles(records)])
 

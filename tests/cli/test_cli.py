@@ -23,8 +23,8 @@ from fedskew.comparisons.crossing import label, pairs
 from fedskew.config import load_config, make_config
 from fedskew.data.datasets import load
 from fedskew.federate.metrics import Row
+from fedskew.federate.progress import Progress, RoundRecord
 from fedskew.federate.rounds import Choice
-from fedskew.federate.server import Progress, RoundRecord
 from fedskew.methods import METHODS
 from fedskew.parts.aggregate import ServerState
 from fedskew.runs.experiment import load_run
@@ -420,7 +420,11 @@ def test_reproduce_prints_a_line_for_each_run_and_ends_in_verdicts(
     (tmp_path / "two.toml").write_text(SUITE)
     command = ["reproduce", str(tmp_path / "two.toml"), "--out", str(tmp_path)]
     assert main(command) == 0
-    first, second, *rest = capsys.readouterr().out.splitlines()
+    before, first, second, *rest = capsys.readouterr().out.splitlines()
+    assert before == (
+        "2 runs, 0 of them finished: 2 runs left; nothing tells yet how long they take (--estimate "
+        "measures)"
+    )
     scores = r"test accuracy 0\.\d{3}, worst client 0\.\d{3}"
     assert re.fullmatch(rf"\[1/2\] plain · avg · seed 0: {scores}, \d+\.\d s", first)
     assert re.fullmatch(rf"\[2/2\] plain · prox · seed 0: {scores}, \d+\.\d s", second)
@@ -431,3 +435,48 @@ def test_reproduce_prints_a_line_for_each_run_and_ends_in_verdicts(
     assert main(command) == 0
     again = capsys.readouterr().out.splitlines()[0]
     assert re.fullmatch(rf"\[1/2\] plain · avg · seed 0: {scores}, finished before", again)
+
+
+def test_a_part_of_a_suite_is_chosen_by_name_and_has_a_page_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.toml").write_text(SUITE)
+    command = ["reproduce", str(tmp_path / "two.toml"), "--out", str(tmp_path)]
+    assert main([*command, "--arms", "p*", "--seeds", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "[2/2] plain · prox · seed 1" in printed
+    assert f"The whole page is {tmp_path / 'two-smoke-part.md'}." in printed
+    assert not (tmp_path / "two-smoke.md").exists()
+    assert '--scale smoke --arms "p*" --seeds 2' in (tmp_path / "two-smoke-part.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--arms", "porx"], "unknown arm 'porx' of scale 'smoke' of suite 'two': did you mean"),
+        (["--settings", "plane"], "unknown setting 'plane' of scale 'smoke' of suite 'two'"),
+        (["--settings", "x*"], "no setting of scale 'smoke' of suite 'two' is like 'x*'"),
+        (["--arms", "avg,"], "--arms has an empty name in 'avg,'"),
+        (["--tables", "3.1"], "unknown table '3.1' of suite 'two', which has none"),
+        (["--seeds", "0"], "seeds must be at least 1, not 0."),
+    ],
+)
+def test_parts_that_do_not_exist_are_refused(
+    options: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.toml").write_text(SUITE)
+    assert main(["reproduce", str(tmp_path / "two.toml"), "--out", str(tmp_path), *options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_estimate_runs_nothing_that_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.toml").write_text(SUITE)
+    command = ["reproduce", str(tmp_path / "two.toml"), "--out", str(tmp_path), "--estimate"]
+    assert main([*command, "--seeds", "3", "--arms", "avg"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"plain +avg +3 +\d+:\d\d +1 probe of a few rounds", printed)
+    assert re.search(r"0 run\(s\) finished, 3 runs left, about \d+:\d\d\.", printed)
+    assert [path.name for path in tmp_path.iterdir()] == ["two.toml"]

@@ -19,7 +19,7 @@ from fedskew.comparisons.costs import (
     spending,
     times_cheaper,
 )
-from fedskew.federate.server import RoundRecord
+from fedskew.federate.progress import RoundRecord
 
 BASELINES = {"FedAvg": 0, "FedBN": 1, "FedProx": 2, "FedROD": 3}
 PUBLISHED = {

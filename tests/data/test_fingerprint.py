@@ -13,6 +13,7 @@ from helpers import toy_federation
 from fedskew.config import make_config
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
+from fedskew.data.remarks import Remarks
 from fedskew.runs.experiment import make_federation
 
 TOY = toy_federation()
@@ -81,3 +82,8 @@ def test_the_same_split_has_the_same_fingerprint() -> None:
     assert fingerprint(one) == fingerprint(again)
     other = make_federation(make_config({"federation": {"seed": 2, "partition": "iid"}}))
     assert fingerprint(other) != fingerprint(one)
+
+
+def test_what_was_said_of_the_files_is_not_the_data() -> None:
+    said = replace(TOY, remarks=Remarks(("a file is broken",), ("a.png",)))
+    assert fingerprint(said) == fingerprint(TOY)

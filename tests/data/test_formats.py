@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedskew.data.formats import (
     read_bytes,
     read_cifar_binary,
     read_csv,
     read_idx,
-    read_image,
     read_leaf,
     read_npz,
     read_numbers,
@@ -284,18 +282,3 @@ def test_a_csv_row_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
 def test_a_csv_saved_by_a_spreadsheet_loses_its_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbflabel,b\r\n1,2\r\n")
     assert read_csv(tmp_path / "a.csv") == (["label", "b"], [["1", "2"]])
-
-
-def test_sixteen_bit_x_rays_are_scaled_not_clipped(tmp_path: Path) -> None:
-    values = np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)
-    Image.fromarray(values).save(tmp_path / "a.png")
-    assert read_image(tmp_path / "a.png", grey=True).tolist() == [[0, 100], [200, 255]]
-
-
-def test_a_truncated_image_is_refused(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "a.png")
-    content = (tmp_path / "a.png").read_bytes()
-    (tmp_path / "a.png").write_bytes(content[:900])
-    with pytest.raises(DataError, match=r"a\.png cannot be read as an image"):
-        read_image(tmp_path / "a.png")

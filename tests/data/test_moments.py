@@ -17,8 +17,8 @@ from fedskew.config import make_config
 from fedskew.data.build import build
 from fedskew.data.federation import Federation
 from fedskew.data.moments import Moments, figures
-from fedskew.deploy.preparation import described
 from fedskew.runs.experiment import make_federation
+from fedskew.runs.preparation import described
 
 Array = np.ndarray[Any, Any]
 

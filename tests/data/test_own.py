@@ -96,8 +96,10 @@ def test_standard_uses_mean_and_deviation_of_training_rows(tmp_path: Path) -> No
         ({"x": [[0.0], [np.nan]], "y": [0, 1]}, "a.npz: sample 1 holds a NaN"),
         ({"x": np.eye(2), "y": [0, -1]}, "a.npz: label -1 of sample 1 is outside"),
         ({"x": np.eye(2), "y": [0, 2], "class_names": ["a", "b"]}, "label 2 of sample 1"),
-        ({"x": np.eye(2), "y": [0.5, 1]}, "'y' must hold whole numbers, not float64"),
-        ({"x": np.eye(2), "y": ["a", "b"]}, "'y' must hold whole numbers, not <U1"),
+        ({"x": np.eye(2), "y": [0.5, np.nan]}, "a.npz: row 2 has no label in column 'y'"),
+        ({"x": np.eye(2), "y": [0.5, 0.5]}, "a.npz: all targets are 0.5"),
+        ({"x": np.eye(2), "y": [[0, 1], [1, 2]]}, "column '1' holds '2', but a label"),
+        ({"x": np.eye(2), "y": ["a", "b"]}, "'y' must hold a number for each sample"),
         ({"x": [["a"], ["b"]], "y": [0, 1]}, "samples must be numbers, not <U1"),
         ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, "a.npz: no samples"),
         ({"x": np.eye(2), "y": [0, 1], "split": [0, 2]}, "'split' must hold 0"),
@@ -173,9 +175,9 @@ def test_one_csv_is_a_dataset_without_owners(tmp_path: Path) -> None:
     [
         ("age,class\n1,2\n", "b.csv has no label column 'label'; its columns: age, class."),
         ("age,label\n1,0\nold,1\n", "b.csv: row 2, column 'age' holds 'old', which is not"),
-        ("age,label\n1,0\n,1\n", "b.csv: row 2, column 'age' holds '', which is not"),
-        ("age,label\nnan,0\n", "b.csv: row 1, column 'age' holds 'nan', which is not a finite"),
-        ("age,label\n1e39,0\n", "b.csv: row 1, column 'age' holds '1e39', which is not a finite"),
+        ("age,label\n1,0\n-inf,1\n", "b.csv: row 2, column 'age' holds -inf, which is not"),
+        ("age,label\n1,NA\n", "b.csv: row 1 has no label in column 'label', only 'NA': leave"),
+        ("age,label\n1e39,0\n", "b.csv: row 1, column 'age' holds 1e+39, which is not a finite"),
         ("age,label\n1,\n", "b.csv: row 1 has no label in column 'label'."),
         ("age,label\n", "b.csv has no rows: a client needs at least one sample."),
         ("", "b.csv is empty"),
@@ -209,11 +211,11 @@ def test_a_folder_of_parquet_makes_each_file_a_client(tmp_path: Path) -> None:
 
 
 def test_parquet_cells_that_are_no_numbers_are_named(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet", a=[1.0, None], label=[0, 1])
-    with pytest.raises(DataError, match=r"a\.parquet: row 2, column 'a' holds None"):
+    write_parquet(tmp_path / "a.parquet", a=[1.0, float("inf")], label=[0, 1])
+    with pytest.raises(DataError, match=r"a\.parquet: row 2, column 'a' holds .*inf.*not a finite"):
         load_own(tmp_path)
-    write_parquet(tmp_path / "a.parquet", a=["x", "y"], label=[0, 1])
-    with pytest.raises(DataError, match=r"a\.parquet: row 1, column 'a' holds 'x'"):
+    write_parquet(tmp_path / "a.parquet", a=["1", "y", "2"], label=[0, 1, 1])
+    with pytest.raises(DataError, match=r"a\.parquet: row 2, column 'a' holds 'y'"):
         load_own(tmp_path)
 
 
@@ -253,7 +255,7 @@ def test_folders_of_images_make_each_folder_a_client(tmp_path: Path) -> None:
 def test_colour_images_may_be_resized(tmp_path: Path) -> None:
     write_image(tmp_path / "ann/cat/1.png", (255, 0, 51), (9, 7), "RGB")
     write_image(tmp_path / "bob/cat/1.png", (255, 0, 51), (5, 5), "RGB")
-    with pytest.raises(DataError, match=r"bob/cat/1\.png has shape \[5, 5, 3\], but .* has \[7, 9"):
+    with pytest.raises(DataError, match=r"different sizes: 5x5 \(1\), 9x7 \(1\)"):
         load_own(tmp_path)
     fed = load_own(tmp_path, normalise="unit", image_size=6)
     assert tuple(fed.x.shape) == (2, 3, 6, 6)

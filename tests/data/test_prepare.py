@@ -197,7 +197,7 @@ def test_an_option_your_own_data_do_not_have_is_refused(tmp_path: Path) -> None:
         ({"classes": [1, "2"]}, r"federation\.classes\.1: input should be a valid integer"),
         ({"classes": 2}, r"federation\.classes: input should be a valid list"),
         ({"classes": []}, "classes must name at least one class: leave it out to keep all"),
-        ({"normalise": "sign"}, r"federation\.normalise: input should be 'standard', 'unit' or"),
+        ({"normalise": "sign"}, r"federation\.normalise: input should be 'standard', 'unit', "),
         (
             {"options": {"classes": [1]}},
             r"classes is not a knob.*: set federation\.classes instead",

@@ -110,7 +110,9 @@ def test_the_folder_is_enough_to_predict(
 ) -> None:
     made = fedskew.adapt(finished, *few, shots=2, out=tmp_path / "mine")
     files = {path.name for path in (tmp_path / "mine").iterdir()}
-    assert files == {"model.safetensors", "about.json", "preparation.json"}
+    assert files == {
+        "model.safetensors", "about.json", "preparation.json", "profile.json", "answers.json",
+    }  # fmt: skip
     loaded = open_model(tmp_path / "mine")
     assert_same_bits(loaded.module.state_dict(), made.module.state_dict())
     assert loaded.preparation == made.preparation

@@ -16,18 +16,19 @@ from torch import Tensor, nn
 
 from fedskew.api import run as run_experiment
 from fedskew.deploy.export import (
-    ExportReport,
-    Variant,
     export,
     load_export,
     pruned,
-    without_decoder,
 )
+from fedskew.deploy.export_report import ExportReport
 from fedskew.deploy.int8 import in_int8, load_plain, plain_tensors, quantised, weights
-from fedskew.deploy.preparation import load_preparation, run_federation
+from fedskew.deploy.measured import Variant
+from fedskew.deploy.model import without_decoder
+from fedskew.deploy.preparation import run_federation
 from fedskew.errors import ConfigError, FedskewError, RunError
 from fedskew.models import build
 from fedskew.runs.experiment import Run
+from fedskew.runs.preparation import load_preparation
 from fedskew.store import read_json
 
 

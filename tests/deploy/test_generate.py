@@ -15,6 +15,7 @@ import fedskew
 from fedskew.api import run
 from fedskew.deploy.generate import draw
 from fedskew.errors import ConfigError, FedskewError, RunError
+from fedskew.federate.predictions import load_predictions
 from fedskew.models.civae import Civae
 from fedskew.rng import stream
 from fedskew.runs.experiment import Run, make_federation
@@ -82,6 +83,21 @@ def test_a_class_that_cannot_be_had_is_missing_and_drawing_ends() -> None:
 def test_where_nothing_is_sure_enough_the_error_says_what_to_change() -> None:
     with pytest.raises(RunError, match="lower the threshold or raise the spread"):
         draw(toy(sharpness=0.0), 5, 3, 0.9, True, 1.0, np.random.default_rng(0))
+
+
+def test_without_a_threshold_samples_are_as_sure_as_of_half_of_the_validation_samples(
+    finished: Run,
+) -> None:
+    """A young model is sure of nothing; the shipped example's is sure of .45 at its middle."""
+    scored = load_predictions(finished.path)
+    kept = (scored["split"] == "validation") & (scored["adapted"] == "none")
+    usual = float(np.median(scored["confidence"][kept]))
+    assert usual < 0.9
+    made = fedskew.generate(finished, 20, balanced=False, check=False)
+    assert len(made.x) == 20
+    assert made.probability is not None
+    assert float(made.probability.min()) >= usual
+    assert any(f"probability {usual:.2f} or more" in note for note in made.notes)
 
 
 def test_a_larger_spread_reaches_codes_further_out() -> None:

@@ -64,8 +64,9 @@ def test_parquet_files_are_read_too(flat_run: Run, tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("f,g,label\n1,2,hot\n", "label 'hot' of sample 0 is none of the run's classes"),
-        ("f,label\n1,warm\n", r"shape \[1\], but the run takes \[2\]"),
-        ("f,g\n1,x\n", "something other than numbers"),
+        ("f,label\n1,warm\n", "lacks column 'g': it has f"),
+        ("f,G,label\n1,2,warm\n", "lacks column 'g'"),
+        ("f,g\n1,x\n", "column 'g' holds 'x', which is not a number"),
         ("f,g,label\n", "no rows"),
     ],
 )

@@ -27,6 +27,12 @@ def test_large_models_and_convolutions_get_one_client_a_thread() -> None:
     assert choose(nn.Sequential(nn.Conv2d(1, 1, 3))).chunk == 1
 
 
+def test_attention_gets_one_client_a_thread_and_recurrent_layers_are_stacked() -> None:
+    assert choose(nn.TransformerEncoderLayer(8, 2)).executor == "threads"
+    assert choose(nn.GRU(8, 8)).executor == "vectorised"
+    assert choose(nn.MultiheadAttention(8, 2), "vectorised", 4).chunk == 4
+
+
 def test_batch_norm_is_never_stacked_not_even_when_asked() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     assert choose(model, "vectorised", 8).chunk == 1

@@ -22,6 +22,7 @@ from fedskew.federate.plan import Settings
 from fedskew.federate.recipe import Phase, Recipe
 from fedskew.models import MODELS, Civae, Vae, seeded
 from fedskew.models.made import Made
+from fedskew.models.registry import for_samples
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.density import DensityLoss
 from fedskew.parts.generative import VaeLoss
@@ -34,6 +35,8 @@ SMALL: dict[str, dict[str, object]] = {
     "resnet18": {"width": 2},
     "beta-vae": {"hidden": [8]},
     "conv-vae": {"latent": 3},
+    "transformer": {"units": 8, "heads": 2, "dropout": 0.0},
+    "lstm": {"layers": 2},
 }
 
 
@@ -45,6 +48,20 @@ def images() -> Federation:
     return Federation(
         "pictures", x, torch.arange(15) % 4, tuple("abcd"),
         (Client("ann", rows[:6]), Client("bob", rows[6:])),
+    )  # fmt: skip
+
+
+def sequences(tokens: bool) -> Federation:
+    """The same clients with texts of 1 to 9 words, or signals of two channels."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(15, 2, 9, generator=generator)
+    rows = torch.arange(15).numpy()
+    if tokens:
+        ids = torch.randint(1, 12, (15, 9), generator=generator)
+        x = ids * (torch.arange(9) <= torch.arange(15).unsqueeze(1) % 9)
+    return Federation(
+        "sequences", x, torch.arange(15) % 4, tuple("abcd"),
+        (Client("ann", rows[:6]), Client("bob", rows[6:])), vocabulary=12 if tokens else 0,
     )  # fmt: skip
 
 
@@ -78,11 +95,15 @@ def loss_of(model: nn.Module, x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("chunk", [1, 2], ids=["threads", "stacked"])
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_trains_as_in_a_plain_loop(name: str, chunk: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, kind) for name, entry in MODELS.items() for kind in (entry.kinds or ("images",))],
+)
+def test_a_model_trains_as_in_a_plain_loop(name: str, kind: str, chunk: int) -> None:
     """Compared are how far parameters went, so that a missing gradient cannot hide."""
-    federation = images()
-    model = seeded(name, (3, 16, 16), 4, seed=2, **SMALL.get(name, {}))
+    federation = images() if kind == "images" else sequences(kind == "tokens")
+    knobs = for_samples(name, SMALL.get(name, {}), federation.sample_shape, federation.vocabulary)
+    model = seeded(name, federation.sample_shape, 4, seed=2, **knobs)
     ragged = trains_batch_statistics(model)
     if ragged and chunk > 1:
         pytest.skip("models with batch statistics are never stacked")

@@ -24,7 +24,7 @@ from fedskew.engine.graph import Graphs
 from fedskew.engine.training import Work
 from fedskew.federate import adapting
 from fedskew.federate.adapting import Adaptation, adapted, held_out, shots
-from fedskew.federate.holdings import Holdings, roster_of
+from fedskew.federate.holdings import Holdings
 from fedskew.federate.planning import adaptations
 from fedskew.federate.recipe import Adapt
 from fedskew.parts.civae import CivaeLoss
@@ -51,7 +51,7 @@ def how(name: str, **evaluate: Any) -> Adapt:
     """The one adaptation a user asks for with these settings of [evaluate]."""
     settings = {"fine_tune_epochs": 3, **evaluate}
     config = make_config({"method": name, "evaluate": settings})
-    (found,) = adaptations(config, holdings_of(name).plan, roster_of(holdings_of(name).federation))
+    (found,) = adaptations(config, holdings_of(name).plan)
     return found
 
 

@@ -12,6 +12,7 @@ from fedskew.data.build import build
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.federate.holdings import roster_of
+from fedskew.federate.roster import Member, Roster
 
 
 def holding(*labels: str, unseen: tuple[str, ...] = ()) -> Federation:
@@ -78,3 +79,31 @@ def test_six_of_ten_x_ray_sources_hold_one_label(data_dir: Path, normal_or_not: 
 def test_har_subjects_do_everything_and_warn_of_nothing(data_dir: Path) -> None:
     har = load("har", data_dir)
     assert roster_of(build(har, partition="owner", clients=None, seed=0)).warnings == ()
+
+
+def sized(name: str, test: int, validation: int, seen: bool = True) -> Member:
+    return Member(name, {"train": 9, "test": test, "validation": validation}, (5, 4), seen=seen)
+
+
+def test_clients_without_test_or_validation_samples_are_named() -> None:
+    members = (sized("ann", 3, 0), sized("bob", 0, 2), sized("cas", 0, 2, seen=False))
+    tested, validated = Roster("toy", (2,), ("a", "b"), members).unscored
+    assert tested.startswith("2 of 3 clients have no test samples (bob, cas):")
+    assert validated.startswith("1 of 2 clients has no validation samples (ann):")
+
+
+def test_where_nobody_has_validation_samples_that_is_a_setting() -> None:
+    members = tuple(sized(name, 3, 0) for name in ("ann", "bob"))
+    assert Roster("toy", (2,), ("a", "b"), members).unscored == ()
+
+
+def test_where_nobody_has_test_samples_it_says_so() -> None:
+    members = tuple(sized(name, 0, 1) for name in ("ann", "bob"))
+    (sentence,) = Roster("toy", (2,), ("a", "b"), members).unscored
+    assert sentence == "no client has test samples, so there are no test scores of clients."
+
+
+def test_of_many_names_the_first_are_told() -> None:
+    members = tuple(sized(f"c{i}", int(i > 6), 1) for i in range(9))
+    (sentence,) = Roster("toy", (2,), ("a", "b"), members).unscored
+    assert "7 of 9 clients have no test samples (c0, c1, c2, c3, c4 and 2 more)" in sentence

@@ -33,12 +33,14 @@ from fedskew.engine.batches import schedule
 from fedskew.errors import RunError, RunStopped, clients_may_fail
 from fedskew.federate.accepting import accept, nobody_left, update_norms
 from fedskew.federate.adapting import shots
+from fedskew.federate.asking import participants
 from fedskew.federate.client import describe_clients
 from fedskew.federate.holdings import Holdings
+from fedskew.federate.progress import Handed, Progress
 from fedskew.federate.recipe import Adapt, Phase, Recipe
 from fedskew.federate.rounds import Rounds
 from fedskew.federate.scoring import score_samples, scored
-from fedskew.federate.server import Handed, Progress, federate, hand_over, participants
+from fedskew.federate.server import federate, hand_over
 from fedskew.federate.tasks import Answer, Ask, DescribeTask, ScoreTask
 from fedskew.methods import find
 from fedskew.models.registry import Classifier
@@ -186,6 +188,7 @@ def answered(tensors: dict[str, Tensor] | None, error: str | None = None) -> Ans
 def test_answers_that_cannot_be_used_are_refused_with_the_reason() -> None:
     holdings = method_holdings("fedavg")
     whole = copied(holdings.plan.initial)
+    state = ServerState(whole)
     lacking = {n: t for n, t in whole.items() if n != "head.bias"}
     bent = {**whole, "head.bias": torch.zeros(4)}
     update = Update("c0", whole, 7, 1)
@@ -204,10 +207,10 @@ def test_answers_that_cannot_be_used_are_refused_with_the_reason() -> None:
         "it claims -1 samples and 1 steps": replace(fine, update=replace(update, size=-1)),
     }
     for reason, outcome in cases.items():
-        assert accept([outcome], holdings.plan) == ([], {"c0": reason})
+        assert accept([outcome], holdings.plan, state) == ([], {"c0": reason})
     invented = answered({**whole, "more": torch.zeros(1)})
-    assert accept([invented], holdings.plan)[1] == {"c0": list(cases)[2]}
-    updates, failures = accept([answered(whole)], holdings.plan)
+    assert accept([invented], holdings.plan, state)[1] == {"c0": list(cases)[2]}
+    updates, failures = accept([answered(whole)], holdings.plan, state)
     assert (len(updates), failures) == (1, {})
 
 

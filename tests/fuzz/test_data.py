@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import EXAMPLES, refused, run, survived
+from harness import EXAMPLES, attempt, refused, run, survived
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -67,10 +67,8 @@ NPZ: dict[str, bytes] = {
     "billionth label": npz(y=np.where(np.arange(ROWS) == 7, 10**9, Y)),
     "label beyond 64 bits": npz(y=np.full(ROWS, 2**64 - 1, np.uint64)),
     "negative label": npz(y=Y - 1),
-    "float labels": npz(y=Y + 0.5),
     "text labels": npz(y=np.array(["a", "b"] * 20)),
     "complex labels": npz(y=Y * 1j),
-    "labels in two columns": npz(y=np.stack([Y, Y], 1)),
     "too few labels": npz(y=Y[:-1]),
     "no labels": npz(y=Y[:0]),
     "one number": npz(x=np.float32(1)),
@@ -130,12 +128,8 @@ CSV: dict[str, bytes] = {
     "words": b"f,g,label\n1,x,a\n3,4,b\n",
     "underscores": ("f,g,label\n1_000,2,a\n" + rows_of()).encode(),
     "hexadecimal": ("f,g,label\n0x10,2,a\n" + rows_of()).encode(),
-    "nan": ("f,g,label\nnan,2,a\n" + rows_of()).encode(),
     "inf": ("f,g,label\n1e999,2,a\n" + rows_of()).encode(),
-    "missing cell": ("f,g,label\n,2,a\n" + rows_of()).encode(),
     "missing label": ("f,g,label\n1,2,\n" + rows_of()).encode(),
-    "fractions as labels": table(lambda i: f"{i},{i},{i / 7}"),
-    "all labels differ": table(lambda i: f"{i},{i % 3},{i}"),
     "one label": table(lambda i: f"{i},{i % 3},a"),
     "constant": table(lambda i: f"1,2,{'ab'[i % 2]}"),
     "not UTF-8": b"f,g,label\n1,2,\xff\xfe\n",
@@ -174,6 +168,33 @@ def test_a_file_nobody_can_learn_from_is_refused(
     path.write_bytes(content)
     said = refused(tmp_path, *run(tmp_path, own(path)))
     assert str(path) in said or "all of one class" in said
+
+
+NUMBERS, LABELS = "is learned as a number", "labels, any of which a sample may have"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "learned"),
+    [
+        ("a.npz", npz(y=Y + 0.5), NUMBERS),
+        ("a.npz", npz(y=np.stack([Y, 1 - Y], 1)), LABELS),
+        ("a.csv", table(lambda i: f"{i},{i % 3},{i / 7}"), NUMBERS),
+        ("a.csv", table(lambda i: f"{i},{i % 3},{i}"), NUMBERS),
+    ],
+    ids=["fractions", "two columns", "fractions in a table", "all different"],
+)
+def test_what_are_no_classes_is_learned_as_what_it_is_and_never_as_classes(
+    tmp_path: Path, name: str, content: bytes, learned: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    code, out, err = attempt(*run(tmp_path, own(path)))
+    assert code == 0, err
+    assert learned in out + err
+    if learned == NUMBERS and name.endswith("npz"):
+        assert "fractions" in refused(
+            tmp_path, *run(tmp_path, own(path), "federation.task=classification")
+        )
 
 
 @pytest.mark.parametrize("kind", ["npz", "csv", "parquet"])
@@ -260,7 +281,6 @@ IMAGES: dict[str, Change] = {
     "GIF": lambda f: put(f, ann__cat__x_DOT_gif=b"GIF89a"),
     "TIFF": lambda f: put(f, ann__cat__x_DOT_tiff=b"II*\0"),
     "another size": lambda f: Image.new("L", (9, 9)).save(f / "ann/cat/x.png"),
-    "a folder named like a picture": lambda f: (f / "ann/cat/x.png").mkdir(),
     "a link to nothing": lambda f: (f / "ann/cat/x.png").symlink_to("nowhere.png"),
     "a link to itself": lambda f: (f / "ann/cat/x.png").symlink_to("x.png"),
     "a pipe": lambda f: os.mkfifo(f / "ann/cat/x.png"),
@@ -294,6 +314,7 @@ def test_a_folder_of_images_with_one_that_is_none_is_refused(tmp_path: Path, nam
 
 def test_the_folder_without_it_is_accepted(tmp_path: Path) -> None:
     good(tmp_path / "images")
+    (tmp_path / "images/ann/cat/x.png").mkdir()
     assert (
         survived(tmp_path, *run(tmp_path, own(tmp_path / "images"), "federation.partition=owner"))
         == 0

@@ -138,7 +138,10 @@ def test_a_summary_no_model_fits_is_refused(home: Path, field: str, value: Any) 
     assert refused(home, *words_of(home, "predict"))
 
 
-@pytest.mark.parametrize("field", ["scores", "bytes", "warnings", "plan", "rounds", "notes"])
+@pytest.mark.parametrize(
+    "field",
+    ["scores", "bytes", "warnings", "plan", "rounds", "notes", "unscored", "metrics"],
+)
 @pytest.mark.parametrize("value", [3.5, "a", [3], {"a": "b"}], ids=repr)
 def test_a_summary_nobody_can_show_is_refused(home: Path, field: str, value: Any) -> None:
     if field == "notes" and value == "a":

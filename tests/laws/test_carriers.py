@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers import (
     OpenBackend,
+    Run,
     assert_same_bits,
     every_method,
     method_holdings,
@@ -14,6 +15,8 @@ from helpers import (
 
 from fedskew.errors import ConfigError
 from fedskew.federate.backends.carrier import Carrier
+from fedskew.federate.rounds import Rounds
+from fedskew.federate.server import federate
 from fedskew.methods import find
 
 
@@ -27,6 +30,27 @@ def test_a_carrier_of_bytes_changes_nothing(name: str, kind: str) -> None:
     assert_same_bits(carried.everything(), here.everything())
     assert carried.journal.rows == here.journal.rows
     assert carried.journal.records == here.journal.records
+
+
+class Riding(Carrier):
+    """Scores of a round come with the answers of the next."""
+
+    rides = True
+
+
+@every_method
+def test_scores_that_ride_on_the_next_message_change_nothing(name: str) -> None:
+    holdings = method_holdings(name)
+    if holdings.plan.recipe.pools:
+        pytest.skip("pools raw data, and is refused where clients keep theirs")
+    clients = OpenBackend(holdings)
+    carrier = Riding(clients)
+    ridden = Run(holdings, clients)
+    ridden.progress = federate(holdings.plan, carrier, Rounds(3), ridden.journal)
+    here = standard_run(name)
+    assert_same_bits(ridden.everything(), here.everything())
+    assert ridden.journal.rows == here.journal.rows
+    assert ridden.journal.records == here.journal.records
 
 
 @pytest.mark.parametrize("name", ["central", "vae"])

@@ -33,7 +33,11 @@ from fedskew.federate.rows import broadcast_of
 from fedskew.federate.tasks import TrainTask
 from fedskew.methods import METHODS, find
 from fedskew.parts.aggregate import ServerState
+from fedskew.parts.packing import UNSENT
 from fedskew.parts.report import MEMORY, PERSONAL, SAMPLE_WEIGHT, SHARED
+
+KEPT = (SHARED, PERSONAL, SAMPLE_WEIGHT, UNSENT)
+"""Groups of private state that no message may hold."""
 
 
 class Wiretap(Carrier):
@@ -55,7 +59,7 @@ class Wiretap(Carrier):
         self.reported |= {group for update in updates for group in update.reports}
         for name in self.clients.labels:
             for group, tensors in self.clients.private_of(name).items():
-                if group in (SHARED, PERSONAL, SAMPLE_WEIGHT) or group.startswith(MEMORY):
+                if group in KEPT or group.startswith(MEMORY):
                     self.secrets.append(tensors)
         return answer
 
@@ -149,7 +153,13 @@ def test_clients_that_are_said_to_forget_send_the_same_whatever_was_before(
 
 @pytest.mark.parametrize(
     ("name", "knobs"),
-    [("irm", {"anneal": 3}), ("vrex", {"anneal": 3}), ("groupdro", {"eta": 5.0}), ("fedper", {})],
+    [
+        ("irm", {"anneal": 3}),
+        ("vrex", {"anneal": 3}),
+        ("groupdro", {"eta": 5.0}),
+        ("fedper", {}),
+        ("compressed", {"share": 0.5}),
+    ],
 )
 def test_the_past_shows_in_what_clients_send_that_remember(
     name: str, knobs: dict[str, Any]

@@ -23,8 +23,9 @@ from helpers import (
 )
 
 from fedskew.federate.metrics import Row
+from fedskew.federate.progress import Progress, RoundRecord
 from fedskew.federate.rounds import Rounds
-from fedskew.federate.server import Progress, RoundRecord, federate
+from fedskew.federate.server import federate
 from fedskew.methods import find
 from fedskew.store import load_groups, save_groups
 

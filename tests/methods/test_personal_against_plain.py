@@ -30,7 +30,8 @@ from torch.nn import functional as F
 
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
-from fedskew.federate.rows import score_tasks, scored
+from fedskew.federate.rows import rows_of, score_tasks
+from fedskew.federate.tasks import Ask
 from fedskew.methods import find
 from fedskew.models.registry import Classifier
 
@@ -273,7 +274,9 @@ def test_per_fedavg_is_scored_after_an_epoch_at_the_inner_rate_on_training_data(
     result.backend.begin(plan)
     roster = result.backend.roster
     asked = score_tasks(plan, roster, result.progress.state, ROUNDS, [0], last=True)
-    rows = scored(plan, result.backend, asked, result.progress.kept)
+    kept = result.progress.kept
+    asks = [Ask(name, tuple(tasks), since=kept.get(name, "")) for name, tasks in asked.items()]
+    rows = rows_of(plan, roster, asks, result.backend.exchange(asks))
     found = {(r.client, r.metric): r.value for r in rows if r.adapted == "fine-tuned 1"}
     assert len(found) == len(rows)
 

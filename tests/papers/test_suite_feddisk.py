@@ -16,7 +16,7 @@ from scipy.stats import t as student
 
 from fedskew.errors import ConfigError
 from fedskew.federate.metrics import Row, by_group, summarise
-from fedskew.federate.server import RoundRecord
+from fedskew.federate.progress import RoundRecord
 from fedskew.papers.boxes import draw_boxes
 from fedskew.papers.cost_figure import draw_costs
 from fedskew.papers.effort import effort_tables, with_rivals

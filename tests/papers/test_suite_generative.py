@@ -35,7 +35,7 @@ from fedskew.papers.machine import Provenance
 from fedskew.papers.measure import Measured
 from fedskew.papers.page import Reproduction, page
 from fedskew.papers.scores import ScoreName
-from fedskew.papers.suite import reproduce
+from fedskew.papers.suite import find_suite, reproduce
 from fedskew.papers.verdict import Results, compared, judge
 from fedskew.runs.experiment import Run, make_federation
 from fedskew.store import save_tensors
@@ -747,3 +747,15 @@ def test_figures_of_single_runs_come_to_the_page(tmp_path: Path) -> None:
     assert drawn["one"][0].read_bytes() == path.read_bytes()
     with pytest.raises(ConfigError, match="portraits: unknown arm 'newer'"):
         suite(portraits={"newer": ["samples"]})
+
+
+def test_scale_tables_of_latent_weights_has_the_size_of_the_thesis() -> None:
+    found = cells(find_suite("latent-weights"), "tables")
+    assert {cell.setting for cell in found} == {"mnist-niid2", "fmnist-niid2"}
+    for cell in found:
+        train, federation = cell.config.train, cell.config.federation
+        assert (train.rounds, train.epochs, train.batch_size, train.lr) == (25, 10, 64, 0.001)
+        assert (federation.samples, federation.clients) == (None, 6), "all 60,000 images"
+        assert cell.config.model.knobs["hidden"] == [512, 256]
+    alphas = {c.config.method.knobs["alpha"] for c in found if c.arm.startswith("lw-")}
+    assert alphas == {0.1, 0.5, 0.9}

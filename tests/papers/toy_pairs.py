@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from made_up import results_of
-
 from fedskew.comparisons.selection import Curves
 from fedskew.federate.rounds import Score
 from fedskew.papers.format import Suite
-from fedskew.papers.reading import ByRound
+from fedskew.papers.outcome import ByRound
 from fedskew.papers.suite import find_suite
 from fedskew.runs.experiment import Run
 
@@ -119,7 +117,7 @@ class Scores:
     def by_round(self) -> ByRound:
         """One round, which is the last and the best."""
         ood = {n: Score(value) for n, value in enumerate(self.values.values(), start=1)}
-        return ByRound(results_of([]).rows, Curves({}, ood, higher_is_better=self.rising))
+        return ByRound((), Curves({}, ood, higher_is_better=self.rising))
 
 
 def stubs(at: str = "selected", **arms: Sequence[float]) -> dict[tuple[str, str, int], Any]:

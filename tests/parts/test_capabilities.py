@@ -16,6 +16,7 @@ from fedskew.parts.aggregate import (
     Aggregator,
     Apart,
     BySize,
+    BySteps,
     Mean,
     MeanAndVolunteer,
     MeanWithVariates,
@@ -112,6 +113,14 @@ def test_an_aggregator_of_ones_own_is_reweighted_by_the_name_of_its_field() -> N
 
     assert First().reweighted(Uniform()) == First(Uniform())
     assert not First().averages
+
+
+def test_models_may_be_added_up_where_sizes_alone_say_what_each_counts() -> None:
+    assert [Mean(weighting).presums for weighting in (BySize(), Uniform())] == [True, True]
+    assert not Mean(BySteps()).presums
+    assert not Mean(divergence=True).presums
+    assert not MeanAndVolunteer(volunteers=("decoder",)).presums
+    assert not MaskedMean(0.3).presums
 
 
 def test_divergence_is_recorded_by_means_only() -> None:

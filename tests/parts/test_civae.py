@@ -24,8 +24,10 @@ from fedskew.parts.aggregate import (
 )
 from fedskew.parts.civae import CivaeLoss
 from fedskew.parts.generative import VaeLoss
-from fedskew.parts.objective import ANSWERS, Batch, Bound
+from fedskew.parts.objective import Batch, Bound, ranked_by
+from fedskew.parts.scores import ANSWERS
 from fedskew.parts.step import LearningRate, Reptile, stepped
+from fedskew.problem import CLASSIFICATION
 
 Array = NDArray[np.float64]
 FEDERATION = toy_federation()
@@ -147,7 +149,7 @@ def test_the_defaults_are_the_thesis_code() -> None:
     assert (objective.reconstruction, objective.kl, objective.classifies) == (
         "sum", "mean", "sample",
     )  # fmt: skip
-    assert (objective.primary, objective.higher_is_better) == ("accuracy", True)
+    assert ranked_by(objective, CLASSIFICATION) == ("accuracy", True)
     assert objective.noise(toy_civae(latent=5), 4) == {"codes": (4, 5)}
 
 
@@ -171,6 +173,8 @@ def test_scores_are_those_of_the_mean_code_or_of_a_drawn_one(
         "label": Y.numpy(),
         **{name: terms[name] for name in ("reconstruction", "kl", "confidence", "predicted")},
     }
+    answers = found.pop("output").max(dim=1)
+    found |= {"confidence": answers.values, "predicted": answers.indices}
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
@@ -180,7 +184,7 @@ def test_drawn_scores_differ_from_those_of_means_and_a_scale_of_nought_draws_non
     module = crooked()
     mean, drawn = scores(module, CivaeLoss()), scores(module, CivaeLoss(sampled=True))
     still = scores(module, CivaeLoss(sampled=True, scale=0.0))
-    assert float((mean["confidence"] - drawn["confidence"]).abs().max()) > 1e-3
+    assert float((mean["output"] - drawn["output"]).abs().max()) > 1e-3
     assert_same_bits(mean, still)
 
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from fedskew.engine.optim import Optimiser
 from fedskew.federate.plan import Settings
 from fedskew.federate.recipe import Phase, Recipe
-from fedskew.parts.objective import ANSWERS, Batch, Context, Erm, classified, macro_f1
+from fedskew.parts.objective import Batch, Context, Erm
+from fedskew.parts.scores import ANSWERS, answered, decided, macro_f1
 from fedskew.parts.select import only
 from fedskew.types import Tensors
 
@@ -25,21 +26,23 @@ LOGITS = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(40) % 5
 
 
-def test_answers_are_the_largest_probability_its_class_and_the_label() -> None:
-    found = classified(LOGITS, LABELS)
+def test_answers_are_the_probability_of_each_class_and_the_label() -> None:
+    found = answered(LOGITS, LABELS)
     logs = log_softmax(LOGITS.numpy().astype(np.float64), axis=1)
 
     assert found.keys() == {"loss", "accuracy", *ANSWERS}
-    assert found["predicted"].tolist() == logs.argmax(axis=1).tolist()
+    confidence, predicted = decided(found["output"])
+    assert predicted.tolist() == logs.argmax(axis=1).tolist()
     assert found["label"].tolist() == LABELS.tolist()
-    np.testing.assert_allclose(found["confidence"], np.exp(logs.max(axis=1)), rtol=1e-5)
+    np.testing.assert_allclose(found["output"], np.exp(logs), rtol=1e-5)
+    np.testing.assert_allclose(confidence, np.exp(logs.max(axis=1)), rtol=1e-5)
     np.testing.assert_allclose(found["loss"], -logs[np.arange(40), LABELS], rtol=1e-5)
     assert found["accuracy"].tolist() == (logs.argmax(axis=1) == LABELS.numpy()).tolist()
 
 
 def test_scores_of_a_client_are_those_of_scikit_learn() -> None:
     """Answers arrive as float64, like all values of samples."""
-    values = {name: v.to(torch.float64) for name, v in classified(LOGITS, LABELS).items()}
+    values = {name: v.to(torch.float64) for name, v in answered(LOGITS, LABELS).items()}
     found = Erm().summed(values)
     predicted, chances = LOGITS.argmax(dim=1), LOGITS.double().softmax(dim=1)
 

@@ -12,10 +12,10 @@ import torch
 from threadpoolctl import threadpool_limits
 
 import fedskew
+from fedskew.data.fingerprint import fingerprint
 from fedskew.engine.arithmetic import arithmetic, one_order
 from fedskew.errors import RunStopped
 from fedskew.runs.experiment import make_federation
-from fedskew.runs.identity import fingerprint
 
 SETTINGS: dict[str, Any] = {
     "method": "fedshibu",

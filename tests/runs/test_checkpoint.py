@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fedskew
+from fedskew.federate.progress import Progress
 from fedskew.federate.rounds import Choice, Score
-from fedskew.federate.server import Progress
 from fedskew.parts.aggregate import ServerState
 from fedskew.runs.checkpoint import Checkpoint
 

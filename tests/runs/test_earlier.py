@@ -17,7 +17,7 @@ from fedskew.deploy.preparation import preparation_of
 from fedskew.runs import identity as identity_module
 from fedskew.runs.experiment import make_federation
 from fedskew.runs.identity import resolve
-from fedskew.store import read_sealed
+from fedskew.store import read_sealed, write_sealed
 
 QUICK: dict[str, Any] = {"model": "logistic", "train": {"rounds": 1}}
 
@@ -31,6 +31,15 @@ def recorded(run: fedskew.Run) -> dict[str, Any]:
     return read_sealed(run.path / "config.json")
 
 
+def without_inputs(run: fedskew.Run) -> None:
+    """Earlier versions left it to the data to tell how samples are prepared."""
+    result = read_sealed(run.path / "result.json")
+    for name in ("preparation.json", "profile.json"):
+        (run.path / name).unlink()
+        del result["hashes"][name]
+    write_sealed(run.path / "result.json", result)
+
+
 def as_old(run: fedskew.Run) -> fedskew.Run:
     """The folder as it was before run folders had a format version."""
     from fedskew.data.fingerprint import sampled_fingerprint
@@ -42,6 +51,7 @@ def as_old(run: fedskew.Run) -> fedskew.Run:
     config["model"] = {"name": config["model"]["name"]}
     config["federation"]["partition"] = {"name": "dirichlet", "alpha": 0.3}
     (run.path / "config.json").write_text(json.dumps({"config": config, "data": data}))
+    without_inputs(run)
     return fedskew.Run(run.path.rename(run.path.parent / "fedavg-0123456789ab"))
 
 
@@ -76,6 +86,7 @@ def test_folders_of_the_first_version_take_samples_scaled_by_all_digits(
     known = recorded(finished)
     data = fingerprint(make_federation(finished.config, version=1))
     (finished.path / "config.json").write_text(json.dumps({**known, "format": 1, "data": data}))
+    without_inputs(finished)
     first = fedskew.Run(finished.path)
     digits = load("digits", normalise="unit").x.double()
     preparation = preparation_of(first)

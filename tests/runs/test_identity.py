@@ -16,8 +16,10 @@ from fedskew.config import Named, make_config
 from fedskew.data.datasets import DATASETS
 from fedskew.data.environments import ENVIRONMENTS
 from fedskew.data.federation import Federation
+from fedskew.data.fingerprint import fingerprint
 from fedskew.data.partition import PARTITIONS
 from fedskew.data.skew import SKEWS
+from fedskew.federate.holdings import roster_of
 from fedskew.federate.recipe import Recipe
 from fedskew.methods import METHODS, find
 from fedskew.models.registry import MODELS
@@ -30,7 +32,9 @@ TOY = toy_federation()
 
 
 def identified(**settings: Any) -> Identity:
-    return identify(resolve(make_config({**QUICK, **settings})), TOY)
+    return identify(
+        resolve(make_config({**QUICK, **settings})), lambda: roster_of(TOY), fingerprint(TOY)
+    )
 
 
 def name(**settings: Any) -> str:
@@ -78,6 +82,8 @@ def name(**settings: Any) -> str:
         ({"seed": 3}, {"seed": 3, "federation": {"seed": 3}}),
         ({"train": {}}, {"train": {"lr": 0.1, "epochs": 1}}),
         ({"train": {"rounds": 20}}, {"train": {"rounds": 60}}),
+        ({}, {"secure": False}),
+        ({"secure": True}, {"secure": {"bits": 24}}),
         ({"federation": {"dataset": "there/own.csv"}}, {"federation": {"dataset": "own.csv"}}),
     ],
 )
@@ -92,6 +98,7 @@ def test_two_ways_to_say_the_same_are_one_run(short: dict[str, Any], long: dict[
         {"executor": "threads"},
         {"device": "meta"},
         {"evaluate": {"every": 2}},
+        {"secure": True},
         {"train": {"rounds": 1, "lr": 0.2}},
         {"federation": {"seed": 5}},
         {"method": {"name": "private", "base": {"name": "fedprox", "mu": 0.1}}},

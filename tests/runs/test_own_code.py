@@ -14,6 +14,8 @@ from helpers import toy_federation
 
 import fedskew
 from fedskew.config import make_config
+from fedskew.data.fingerprint import fingerprint
+from fedskew.federate.holdings import roster_of
 from fedskew.federate.recipe import Recipe
 from fedskew.methods import METHODS, Card, find, method
 from fedskew.runs.identity import Identity, identify, resolve
@@ -23,7 +25,9 @@ TOY = toy_federation()
 
 
 def identified(**settings: Any) -> Identity:
-    return identify(resolve(make_config({**QUICK, **settings})), TOY)
+    return identify(
+        resolve(make_config({**QUICK, **settings})), lambda: roster_of(TOY), fingerprint(TOY)
+    )
 
 
 def name(**settings: Any) -> str:

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import toy_federation
+from helpers import toy_federation, toy_task
 
+from fedskew.federate.holdings import roster_of
 from fedskew.views.partition import partition_figure, partition_table
 
 
 def test_unseen_clients_are_in_the_picture_of_the_partition() -> None:
-    lines = partition_table(toy_federation(sizes=(5, 6)))
+    lines = partition_table(roster_of(toy_federation(sizes=(5, 6))))
     assert [(line["client"], line["seen"]) for line in lines] == [
         ("c0", True),
         ("c1", True),
@@ -66,3 +67,11 @@ def test_many_classes_are_a_heat_map_too_but_clients_keep_their_names() -> None:
     grid = partition_figure(counted(5, 62), "letters").axes[1]
     assert len(grid.images) == 1
     assert grid.get_xticklabels()[4].get_text() == "client-4"
+
+
+def test_without_classes_it_shows_how_much_each_client_trains_on() -> None:
+    lines = partition_table(roster_of(toy_task("regression", (5, 6))))
+    assert lines[0] == {"client": "c0", "seen": True, "samples": 5}
+    (axes,) = partition_figure(lines, "numbers").axes
+    assert [bar.get_height() for bar in axes.patches] == [5.0, 6.0, 12.0]
+    assert axes.get_ylabel() == "training samples"

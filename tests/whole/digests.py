@@ -109,6 +109,10 @@ CASES: dict[str, dict[str, Any]] = {
     "fedrod": case("fedrod"),
     "per-fedavg": case("per-fedavg", alpha=0.05),
     "private": case("private", {"train": {"clients_per_round": 3}}, clip=0.5, noise=0.4),
+    "compressed": case(
+        "compressed", {"train": {"clients_per_round": 3}}, base={"name": "scaffold"}, share=0.05
+    ),
+    "compressed, half": case("compressed", NORMED, {"train": {"rounds": 2}}, how="half"),
     "fedbabu": case("fedbabu"),
     "fedshibu": case("fedshibu", {"train": {"clients_per_round": 3}}),
     "fedavg-crsm on a public probe": case(
@@ -117,7 +121,10 @@ CASES: dict[str, dict[str, Any]] = {
     "grouped": case("grouped", groups="found"),
     "self-mix": case("self-mix", self_weight="measured"),
 }  # fmt: skip
-RESUMED = ("fedrep", "scaffold with momentum", "feddisk", "latent-weights", "fedshibu", "groupdro")
+RESUMED = (
+    "fedrep", "scaffold with momentum", "feddisk", "latent-weights", "fedshibu", "groupdro",
+    "compressed",
+)  # fmt: skip
 """Stopped after their second round and begun again, these end with the bits of the others."""
 
 

@@ -304,7 +304,7 @@ def test_predictions_have_the_fields_and_kinds_that_others_read(tmp_path: Path) 
     kinds = {name: values.dtype.kind for name, values in said.items()}
     assert kinds == {
         "confidence": "f", "correct": "b", "label": "i", "predicted": "i", "client": "U",
-        "on": "U", "split": "U", "adapted": "U",
+        "on": "U", "split": "U", "adapted": "U", "log_probability": "f",
     }  # fmt: skip
     assert [str(said[name].dtype) for name in ("confidence", "label", "predicted")] == [
         "float32", "int64", "int64",

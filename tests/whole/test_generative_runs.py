@@ -18,7 +18,7 @@ from fedskew import run
 from fedskew.data.datasets import load
 from fedskew.data.federation import Client, Federation
 from fedskew.federate.metrics import Row
-from fedskew.federate.server import Progress
+from fedskew.federate.progress import Progress
 from fedskew.parts.aggregate import ServerState
 from fedskew.parts.discrepancy import FixedWeights
 from fedskew.parts.distil import FromDecoders

@@ -23,6 +23,10 @@ class Backend(Protocol):
     roster: Roster
     pools: bool
     """Whether all data are in one place, so that they can be used together."""
+    apart: bool
+    """Whether clients keep private states and results to themselves, and not in the run folder."""
+    rides: bool
+    """Whether a message costs so much that scores of a round come with the answers of the next."""
 
     def begin(self, plan: Plan, made_up: Tensor | None = None) -> None:
         """Start a stage; ``made_up`` are samples the server made up to train on itself."""

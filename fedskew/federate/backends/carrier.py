@@ -32,6 +32,8 @@ class Carrier:
     """
 
     pools = False
+    apart = False
+    rides = False
 
     def __init__(self, clients: Backend) -> None:
         self._clients = clients

@@ -17,8 +17,18 @@ from fedskew.federate.own_models import save_own_model
 from fedskew.federate.plan import Plan
 from fedskew.federate.predictions import PREDICTIONS, Predictions
 from fedskew.federate.private import PrivateStates, States
-from fedskew.federate.scoring import personal_model, score_samples, scored
-from fedskew.federate.tasks import Answer, Ask, FindTask, SaveTask, Scored, ScoreTask, TogetherTask
+from fedskew.federate.scoring import SampleScores, personal_model, score_clients
+from fedskew.federate.tasks import (
+    Answer,
+    Ask,
+    DescribeTask,
+    FindTask,
+    SaveTask,
+    Scored,
+    ScoreTask,
+    TogetherTask,
+    TrainTask,
+)
 from fedskew.federate.together import measured_together
 from fedskew.parts.finding import Holder
 from fedskew.store import save_arrays
@@ -33,6 +43,8 @@ class LocalBackend:
     """
 
     pools = True
+    apart = False
+    rides = False
 
     def __init__(
         self,
@@ -81,15 +93,26 @@ class LocalBackend:
         predictions = Predictions()
         for place in range(max((len(ask.scores) for ask in asks), default=0)):
             tasks = [ask.scores[place] for ask in asks if place < len(ask.scores)]
-            results = score_samples(self.holdings, tasks, private)
-            for task, result in zip(tasks, results, strict=True):
-                found[task.client].append(scored(self.holdings, result))
+            results = self._score(tasks, private)
+            for task, (scores, result) in zip(tasks, results, strict=True):
+                found[task.client].append(scores)
                 if task.samples:
                     adapt = None if task.adapt is None else self.holdings.plan.adapts[task.adapt]
-                    predictions.add(self._on(task), adapt, result)
+                    predictions.add(self._on(task), adapt, result, self.holdings.plan.problem)
         if self._results is not None:
             predictions.save(self._results / PREDICTIONS)
         return found
+
+    def _score(
+        self, tasks: Sequence[ScoreTask], private: States
+    ) -> list[tuple[Scored, SampleScores]]:
+        return score_clients(self.holdings, tasks, private)
+
+    def _train(self, tasks: Sequence[TrainTask], private: States) -> list[Outcome]:
+        return train_clients(self.holdings, tasks, private)
+
+    def _describe(self, tasks: Sequence[DescribeTask], private: States) -> list[Outcome]:
+        return describe_clients(self.holdings, tasks, private)
 
     def _on(self, task: ScoreTask) -> str:
         return "seen" if self.roster.by_name[task.client].seen else "unseen"
@@ -97,9 +120,9 @@ class LocalBackend:
     def _outcomes(self, asks: Sequence[Ask], private: States) -> dict[str, Outcome]:
         trained = [ask.train for ask in asks if ask.train is not None]
         described = [ask.describe for ask in asks if ask.describe is not None]
-        outcomes = train_clients(self.holdings, trained, private) if trained else []
+        outcomes = self._train(trained, private) if trained else []
         if described:
-            outcomes += describe_clients(self.holdings, described, private)
+            outcomes += self._describe(described, private)
         return {outcome.client: outcome for outcome in outcomes}
 
     def _remembered(
@@ -145,5 +168,5 @@ class LocalBackend:
     def _save(self, task: SaveTask, own: Groups) -> None:
         if self._results is not None:
             model = personal_model(self.holdings, task.client, task.sent, own, task.broadcast)
-            clients = [member.name for member in self.roster.seen]
+            clients = [member.name for member in self.roster.members]
             save_own_model(self._results / "models" / task.name, clients, task.client, model)

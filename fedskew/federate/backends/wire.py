@@ -6,6 +6,7 @@ reports and adaptations are given by their position in the plan, and the head ho
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -32,9 +33,25 @@ FORMAT = 1
 Head = dict[str, Any]
 
 
-def encode_asks(asks: Sequence[Ask]) -> bytes:
+def head_of(message: bytes) -> Head:
+    """The plain values at the beginning of a message, if this version reads it."""
+    return _Incoming.read(message)[0]
+
+
+def encode_head(head: Head) -> bytes:
+    """A message without tensors."""
+    return _Outgoing().message(dict(head))
+
+
+def digest_of(message: bytes) -> str:
+    """What a reply repeats, so that it can belong to no other message."""
+    return hashlib.sha256(message).hexdigest()[:32]
+
+
+def encode_asks(asks: Sequence[Ask], about: Head | None = None) -> bytes:
+    """Asks as a message; ``about`` are plain values that travel with them."""
     out = _Outgoing()
-    return out.message({"asks": [_ask_head(ask, out) for ask in asks]})
+    return out.message({**(about or {}), "asks": [_ask_head(ask, out) for ask in asks]})
 
 
 def decode_asks(message: bytes) -> list[Ask]:
@@ -42,14 +59,24 @@ def decode_asks(message: bytes) -> list[Ask]:
     return [_ask(head, came) for head in came.head["asks"]]
 
 
-def encode_answers(answers: Sequence[Answer]) -> bytes:
+def encode_answers(
+    answers: Sequence[Answer], about: Head | None = None, beside: Tensors | None = None
+) -> bytes:
+    """Answers as a message; ``beside`` are tensors that are no client's."""
     out = _Outgoing()
-    return out.message({"answers": [_answer_head(answer, out) for answer in answers]})
+    answered = [_answer_head(answer, out) for answer in answers]
+    head = {**(about or {}), "answers": answered}
+    return out.message(head if beside is None else {**head, "beside": out.model(beside)})
 
 
 def decode_answers(message: bytes) -> list[Answer]:
     came = _Incoming(message)
     return [_answer(head, came) for head in came.head["answers"]]
+
+
+def decode_beside(message: bytes) -> Tensors | None:
+    came = _Incoming(message)
+    return None if "beside" not in came.head else came.model(came.head["beside"])
 
 
 class _Outgoing:
@@ -85,18 +112,28 @@ class _Incoming:
     """A decoded message: a model that was sent once for many clients is one object again."""
 
     def __init__(self, message: bytes) -> None:
-        (length,) = struct.unpack_from("<I", message)
-        self.head: Head = json.loads(message[4 : 4 + length])
-        if self.head["format"] != FORMAT:
-            raise RunError(
-                f"a message has format {self.head['format']}, but this version of fedskew reads "
-                f"{FORMAT}: install the same version everywhere."
-            )
-        tensors = load(message[4 + length :])
+        self.head, body = self.read(message)
+        tensors = load(body)
         self._models: list[Tensors] = [
             {name: tensors[str(place)] for name, place in model.items()}
             for model in self.head["models"]
         ]
+
+    @staticmethod
+    def read(message: bytes) -> tuple[Head, bytes]:
+        """Head and body of a message, if this version reads it."""
+        try:
+            (length,) = struct.unpack_from("<I", message)
+            head: Head = json.loads(message[4 : 4 + length])
+            version = head["format"]
+        except (struct.error, ValueError, KeyError, TypeError) as error:
+            raise RunError("a message is damaged, or none of fedskew's.") from error
+        if version != FORMAT:
+            raise RunError(
+                f"a message has format {version}, but this version of fedskew reads "
+                f"{FORMAT}: install the same version everywhere."
+            )
+        return head, message[4 + length :]
 
     def model(self, place: int) -> Tensors:
         return self._models[place]
@@ -128,7 +165,7 @@ def _ask_head(ask: Ask, out: _Outgoing) -> Head:
         }  # fmt: skip
     if (saved := ask.save) is not None:
         head["save"] = {
-            "name": saved.name, "sent": out.model(saved.sent),
+            "name": saved.name, "round": saved.round, "sent": out.model(saved.sent),
             "broadcast": out.groups(saved.broadcast),
         }  # fmt: skip
     if ask.find is not None:
@@ -167,7 +204,10 @@ def _answer_head(answer: Answer, out: _Outgoing) -> Head:
     head: Head = {
         "client": answer.client, "loss": answer.loss, "error": answer.error,
         "label": answer.label, "found": answer.found,
-        "scored": [{"scores": s.scores, "error": s.error} for s in answer.scored],
+        "scored": [
+            {"scores": s.scores, "error": s.error, **({"final": s.final} if s.final else {})}
+            for s in answer.scored
+        ],
     }  # fmt: skip
     if (update := answer.update) is not None:
         head["update"] = {
@@ -184,5 +224,7 @@ def _answer(head: Head, came: _Incoming) -> Answer:
             client, came.model(found["tensors"]), found["size"], found["steps"],
             came.groups(found["reports"]),
         )  # fmt: skip
-    scored = tuple(Scored(client, s["scores"], s["error"]) for s in head["scored"])
+    scored = tuple(
+        Scored(client, s["scores"], s["error"], s.get("final", {})) for s in head["scored"]
+    )
     return Answer(client, scored, update, head["loss"], head["error"], head["label"], head["found"])

@@ -32,7 +32,9 @@ class Repeating(OpenBackend):
         return answers
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fedper", "ditto", "groupdro", "fedshibu", "irm"])
+@pytest.mark.parametrize(
+    "name", ["scaffold", "fedper", "ditto", "groupdro", "fedshibu", "irm", "compressed"]
+)
 def test_a_round_asked_for_again_is_answered_with_the_same_bits(name: str, tmp_path: Path) -> None:
     """The last one, out of states that lie on disk, after a later label was written."""
     holdings = method_holdings(name)
@@ -64,7 +66,7 @@ def an_ask() -> Ask:
         "ann",
         (score,),
         TrainTask("ann", 4, model, said, 0.5),
-        save=SaveTask("ann", "last", model, said),
+        save=SaveTask("ann", "last", 7, model, said),
         find=FindTask("ann", 12),
         since="main-000003",
         until="main-000004",

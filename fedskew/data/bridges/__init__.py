@@ -1,0 +1,1 @@
+"""Bridges: federations of what programs already hold, arrays, tables, torch and other datasets."""
