@@ -92,14 +92,16 @@ def test_a_link_that_is_cut_leaves_a_site_out_until_it_is_back(tmp_path: Path) -
             lot.start_server()
             lot.start_sites(lambda name: ("ip", "netns", "exec", f"fsk-{name}"))
             given = {"method": "scaffold", "model": MLP, "train": {**TRAIN, "rounds": 14}}
-            with lot.link(deadline=8) as link:
+            # Long enough for the others on a busy machine; the site that is cut off is waited for
+            # so long once, and a few seconds from then on.
+            with lot.link(deadline=20) as link:
                 done = run_on_sites(make_config(given), link, tmp_path / "runs", watch)
         finally:
             lot.end()
     assert done.result["rounds"] == 14
     assert failed[4]["ann"] == "site ann: it did not answer in time"
     assert "ann" not in failed[14]
-    assert not any("bob" in each or "cleo" in each for each in failed.values())
+    assert {name for each in failed.values() for name in each} == {"ann"}, failed
 
 
 def test_a_full_disk_at_a_site_is_its_own_failure_and_leaves_nothing_half(tmp_path: Path) -> None:
