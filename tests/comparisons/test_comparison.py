@@ -174,7 +174,7 @@ def test_clients_that_stay_the_same_in_all_seeds_count_once(tmp_path: Path) -> N
     of_seeds = ttest_rel(selected_means(row), selected_means(alone)).confidence_interval(0.95)
     assert against.gain.mean == pytest.approx((of_seeds.low + of_seeds.high) / 2)
     assert against.gain.half > 0.02
-    assert "clients (the same in all seeds)" in str(found)
+    assert "Worse off: the same clients in all seeds that score" in str(found)
 
 
 def test_a_margin_makes_ties(tmp_path: Path) -> None:
