@@ -103,7 +103,10 @@ def _carried_out(
     if isinstance(watch, TrialObserver):
         watch.trials(True)
     names = [f"{name}, {setting}" for name, setting, _ in tried]
-    wanted = [Wanted(config, told, False) for told, (*_, config) in zip(names, tried, strict=True)]
+    wanted = [
+        Wanted(config, told, draw=False, trial=True)
+        for told, (*_, config) in zip(names, tried, strict=True)
+    ]
     runs = runner.attempt_all(wanted)
     if isinstance(watch, TrialObserver):
         watch.trials(False)

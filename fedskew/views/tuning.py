@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 
-from fedskew.comparisons.tuning import Tuned
+from fedskew.comparisons.tuning import Edge, Tuned
 from fedskew.views.leaderboard import aligned, in_metric
 
 HEADER = ("tuned", "chosen", "validation", "settings tried")
@@ -43,13 +43,14 @@ def tuning_markdown(tuned: Sequence[Tuned]) -> str:
 
 def tuning_remarks(tuned: Sequence[Tuned]) -> Iterator[str]:
     """Choices on the edge of what was tried, budgets that differ, and trials that stopped."""
+    on_edge: dict[Edge, list[str]] = {}
     for each in tuned:
         for edge in each.edges:
-            what, more = ("largest", "larger") if edge.largest else ("smallest", "smaller")
-            yield (
-                f"{each.method}: {edge.name}={edge.value} is the {what} value tried; the best may "
-                f"be {more} still."
-            )
+            on_edge.setdefault(edge, []).append(each.method)
+    for edge, names in on_edge.items():
+        what, more = ("largest", "larger") if edge.largest else ("smallest", "smaller")
+        value = f"{edge.name}={edge.value} is the {what} value tried"
+        yield f"{value}, and chosen by {', '.join(names)}: the best may be {more} still."
     counts = {each.method: len(each.trials) for each in tuned}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} {count}" for name, count in counts.items())
