@@ -181,17 +181,17 @@ def mean_gain(
 
     ``tables`` [seeds, samples], one for each client, are differences by sample where all seeds have
     the same clients with the same samples; then chance in both is counted, and what is both but
-    once.
+    once. A client whose samples are not known is taken to be like the others.
     """
     ours, theirs = [mine for mine, _ in means], [its for _, its in means]
     over_seeds = paired(ours, theirs) if higher else paired(theirs, ours)
     known = [table for table in tables if table is not None]
-    if over_seeds.n < 2 or not known or len(known) < len(tables):
+    if over_seeds.n < 2 or not known:
         return over_seeds
-    seeds, clients = over_seeds.n, len(known)
+    seeds, parts = over_seeds.n, len(known) * len(tables)
     of_seeds = over_seeds.std**2 / seeds
-    of_each = [float(t.mean(axis=0).var(ddof=1)) / t.shape[1] / clients**2 for t in known]
-    both = sum(map(_of_both, known)) / clients**2
+    of_each = [float(t.mean(axis=0).var(ddof=1)) / t.shape[1] / parts for t in known]
+    both = sum(map(_of_both, known)) / parts
     freedom = welch_freedom(zip(of_each, (table.shape[1] - 1 for table in known), strict=True))
     return _with_seeds(over_seeds.mean, of_seeds, seeds, sum(of_each), freedom, both)
 

@@ -89,7 +89,8 @@ def gain_caption(leaderboard: Sequence[Standing], metric: str) -> str:
         return ""
     once = any(client.seed is None for a in some for client in a.clients)
     several = some[0].gain.n > 1
-    rests = "seeds and test samples" if once else "seeds"
+    known = any(a.clearly_worse is not None for a in some)
+    rests = "seeds and test samples" if once and known else "seeds"
     margin = in_metric(some[0].margin, metric)
     intervals = (
         f"Intervals are of single methods, over {rests}; a tie lies within ±{margin}."
@@ -100,7 +101,7 @@ def gain_caption(leaderboard: Sequence[Standing], metric: str) -> str:
     clearly = (
         "by more than chance in the client's own test samples explains (95 % interval: of clients "
         "without any difference one in 40)"
-        if any(a.clearly_worse is not None for a in some)
+        if known
         else "not known, as there are no answers for single test samples"
     )
     return (

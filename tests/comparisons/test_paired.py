@@ -119,6 +119,16 @@ def test_where_all_seeds_have_the_same_clients_each_counts_once() -> None:
     assert found.verdict == "cannot tell"
 
 
+def test_a_client_of_one_sample_does_not_hide_the_chance_in_those_of_the_others() -> None:
+    """Two seeds that agree, clients of 4 samples: half of them won, so 1/3 / 4 each, of two."""
+    table = np.array([[1.0, 0.0, 1.0, 0.0]] * 2)
+    means = [(0.5, 0.0), (0.5, 0.0)]
+    known = mean_gain(means, True, [table, table])
+    assert known.half == pytest.approx(stats.t.ppf(0.975, 6) * math.sqrt(1 / 3 / 4 / 2))
+    one = mean_gain(means, True, [table, None])
+    assert one.half == pytest.approx(stats.t.ppf(0.975, 3) * math.sqrt(1 / 3 / 4 / 2))
+
+
 @pytest.mark.parametrize(
     ("gain", "verdict"),
     [
