@@ -128,15 +128,17 @@ def scripted(graph: nn.Module, examples: Sequence[Tensor], as_written: bool = Fa
     gradient is a sum of products, would be rounded otherwise from then on; ``as_written`` forbids
     it.
     """
+    names = [f"input_{number}" for number in range(len(examples))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            trace: Any = torch.jit.trace
-            module = trace(graph, tuple(examples), check_trace=False)
+            recorded, _ = torch._C._create_graph_by_tracing(
+                graph, tuple(examples), lambda tensor: "", True, False, None, names
+            )
         except RuntimeError:
             return graph
-    # The method itself: going through Module.__call__ costs as much as a few operations.
-    run: Compiled = module._c._get_method("forward")
+    # A function of its own: what torch.jit.trace makes is kept by torch for as long as it lives.
+    run: Compiled = torch._C._create_function_from_graph("forward", recorded)
     if not as_written:
         return run
 
