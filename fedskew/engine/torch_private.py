@@ -42,6 +42,8 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -117,7 +119,10 @@ def fused_adam(
 
 def traced(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
     """A function of tensors as a graph of plain operations, without ``torch.func`` and autograd."""
-    return make_fx(function)(*inputs)
+    # One set of shapes for the whole trace: by itself torch makes one for every operation, which
+    # takes as long as all the rest.
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+        return make_fx(function)(*inputs)
 
 
 def scripted(graph: nn.Module, examples: Sequence[Tensor], as_written: bool = False) -> Compiled:
