@@ -44,7 +44,7 @@ def test_help_imports_nothing_heavy() -> None:
         "print('loaded:', sorted(heavy & set(sys.modules)), code)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.splitlines()[-1] == "loaded: [] 0"
     commands = ("run", "compare", "list", "show", "adapt", "predict", "generate", "export", "drift")
@@ -321,7 +321,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     command.stdout.close()
     assert command.stderr.read() == b""
     command.stderr.close()
-    assert command.wait(timeout=60) != 2
+    assert command.wait(timeout=300) != 2
 
 
 def test_a_model_in_the_working_folder_is_found(
