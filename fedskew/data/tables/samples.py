@@ -131,12 +131,13 @@ def samples_of(origin: Path | str, tables: Sequence[Table], asked: Asked) -> Raw
     words = {
         name: [word for table in tables for word in _words(table, name)] for name in asked.labels
     }
+    whole = joined(origin, tables)
     if len(words) == 1:
         ((name, only),) = words.items()
-        problem, y, class_names = labels_of(origin, only, asked.task, asked.positive, name)
+        problem, y, class_names = labels_of(whole.places, only, asked.task, asked.positive, name)
     else:
-        problem, y, class_names = many_labels_of(origin, words)
-    table = joined(origin, tables).without(asked.labels)
+        problem, y, class_names = many_labels_of(whole.places, words)
+    table = whole.without(asked.labels)
     owner, names = _owners(table, asked.client)
     if (text := asked.text_in(table)) is not None:
         return RawSamples(
