@@ -86,7 +86,9 @@ def write_onnx(
     if words and preparation.encoder:
         proto = taking_words(proto, preparation.encoder)
     told = metadata(preparation, about, words)
-    parts = {name: told[name] for name in ("inputs", "words", "outputs") if name in told}
+    parts: dict[str, Any] = {
+        name: told[name] for name in ("inputs", "words", "outputs") if name in told
+    }
     parts[KEY] = told
     for name, value in parts.items():
         entry = proto.metadata_props.add()
