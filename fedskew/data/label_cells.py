@@ -75,7 +75,7 @@ def word_of(origin: Origin, column: str, row: int, cell: Any) -> str:
     missing = cell is None or (isinstance(cell, float) and math.isnan(cell))
     text = "" if missing else str(cell).strip()
     if not text:
-        raise DataError(f"{row_of(origin, row)} has no label in column {column!r}.")
+        raise DataError(f"{row_of(origin, row)} has no label in column {column!r}: leave it out.")
     return text
 
 

@@ -312,6 +312,24 @@ def test_ctrl_c_says_how_far_the_run_was_and_the_same_command_goes_on(
     assert load_run(folder).result["rounds"] == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["report", "x"], "error: no such command 'report'. Did you mean 'export'?\n"),
+        (["run", "nix.csv"], "error: nix.csv does not exist.\n"),
+        (
+            ["run", "digits", "--set", "train.learning_rate=1"],
+            "error: unknown setting 'train.learning_rate': did you mean 'train.lr'?\n",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said_once(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == sentence
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = subprocess.Popen(
         [*FEDSKEW, "list", "examples"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
