@@ -18,13 +18,13 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from fedskew.config import Config
-from fedskew.data.dataset import check_values
 from fedskew.data.features import Range
 from fedskew.data.federation import Federation
 from fedskew.data.formats import Array
 from fedskew.data.label_cells import alike, target_of, word_of, yes_or_no
 from fedskew.data.own_scale import OwnScale
 from fedskew.data.prepare import as_floats
+from fedskew.data.raw import check_values
 from fedskew.data.tables.encoder import TableEncoder
 from fedskew.data.tables.reading import Table
 from fedskew.data.tokens import TextReader, check_tokens

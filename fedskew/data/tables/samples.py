@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fedskew.data.dataset import RawSamples
 from fedskew.data.formats import Array
 from fedskew.data.label_cells import is_number, word_of
 from fedskew.data.problem import Wanted, labels_of, many_labels_of
+from fedskew.data.raw import RawSamples
 from fedskew.data.tables.cells import coded
 from fedskew.data.tables.kinds import KINDS, recognised
 from fedskew.data.tables.reading import Table, joined, read_table, table_of
