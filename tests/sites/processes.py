@@ -98,18 +98,19 @@ class Lot:
             self.lab.link_address, self.lab.authority, self.lab.sites(), wait, deadline, least
         )
 
-    def answers(self, name: str) -> int:
-        """How many answers have left a site so far."""
+    def signs(self, name: str) -> tuple[int, str]:
+        """What changes when a silent site is back: how often it answered, when it connected."""
         audit = self.folder / name / "audit.jsonl"
-        return len(audit.read_text().splitlines()) if audit.is_file() else 0
+        lines = audit.read_text().splitlines() if audit.is_file() else []
+        return len(lines), known_to(self.lab)[name].seen
 
-    def wait_for_answer(self, name: str, before: int, seconds: float = 180) -> None:
-        """Until a site has answered once more."""
+    def wait_for_sign(self, name: str, before: tuple[int, str], seconds: float = 180) -> None:
+        """Until a site has answered once more, or connected once more."""
         until = time.monotonic() + seconds
-        while self.answers(name) <= before:
+        while self.signs(name) == before:
             if time.monotonic() > until:
                 raise TimeoutError((self.folder / f"{name}.log").read_text()[-2000:])
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def wait_for(self, name: str, seconds: float = 180) -> None:
         """Until a site is connected: one that was killed counts as such for a while."""

@@ -82,19 +82,19 @@ def test_a_site_that_hangs_is_not_waited_for_twice(lot: Lot, tmp_path: Path) -> 
             haste.begin()
             lot.signal("ann", signal.SIGSTOP)
         if record.round == 5:
-            before = lot.answers("ann")
+            before = lot.signs("ann")
             lot.signal("ann", signal.SIGCONT)
-            lot.wait_for_answer("ann", before)
+            lot.wait_for_sign("ann", before)
 
     try:
         with lot.link() as link:
             haste = Haste(link)
-            done = run_on_sites(make_config(long_study(8)), link, tmp_path / "runs", watch)
+            done = run_on_sites(make_config(long_study(10)), link, tmp_path / "runs", watch)
     finally:
         lot.signal("ann", signal.SIGCONT)
-    assert done.result["rounds"] == 8
+    assert done.result["rounds"] == 10
     assert failed[4]["ann"] == "site ann: it did not answer in time"
-    assert "ann" not in failed[8]
+    assert "ann" not in failed[10]
 
 
 def test_a_killed_superlink_costs_time_only(lot: Lot, tmp_path: Path) -> None:

@@ -86,24 +86,24 @@ def test_a_link_that_is_cut_leaves_a_site_out_until_it_is_back(tmp_path: Path) -
             haste.begin()
             ip("link", "set", "fsk-ann-a", "down")
         if record.round == 5:
-            before = lot.answers("ann")
+            before = lot.signs("ann")
             ip("link", "set", "fsk-ann-a", "up")
-            lot.wait_for_answer("ann", before)
+            lot.wait_for_sign("ann", before)
 
     with network():
         lot = Lot(tmp_path, SERVER)
         try:
             lot.start_server()
             lot.start_sites(lambda name: ("ip", "netns", "exec", f"fsk-{name}"))
-            given = {"method": "scaffold", "model": MLP, "train": {**TRAIN, "rounds": 9}}
+            given = {"method": "scaffold", "model": MLP, "train": {**TRAIN, "rounds": 12}}
             with lot.link() as link:
                 haste = Haste(link)
                 done = run_on_sites(make_config(given), link, tmp_path / "runs", watch)
         finally:
             lot.end()
-    assert done.result["rounds"] == 9
+    assert done.result["rounds"] == 12
     assert failed[4]["ann"] == "site ann: it did not answer in time"
-    assert "ann" not in failed[9]
+    assert "ann" not in failed[12]
     assert {name for each in failed.values() for name in each} == {"ann"}, failed
 
 
