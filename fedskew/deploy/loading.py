@@ -86,9 +86,9 @@ class OneFile:
 
 
 def _told(columns: Sequence[str]) -> str:
-    """Columns by name; of many the first."""
+    """Columns by name, in one line; of many the first."""
     more = f" and {len(columns) - MOST_NAMED} more" if len(columns) > MOST_NAMED else ""
-    return ", ".join(columns[:MOST_NAMED]) + more
+    return ", ".join(" ".join(name.split()) for name in columns[:MOST_NAMED]) + more
 
 
 def given_to_onnx(preparation: SamplePreparation) -> Given:

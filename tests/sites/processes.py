@@ -99,7 +99,7 @@ class Lot:
         )
 
     def signs(self, name: str) -> tuple[int, str]:
-        """What changes when a silent site is back: how often it answered, when it connected."""
+        """How often a site answered, and when it last came or went."""
         audit = self.folder / name / "audit.jsonl"
         lines = audit.read_text().splitlines() if audit.is_file() else []
         return len(lines), known_to(self.lab)[name].seen
@@ -107,7 +107,10 @@ class Lot:
     def wait_for_sign(self, name: str, before: tuple[int, str], seconds: float = 180) -> None:
         """Until a site has answered once more, or connected once more."""
         until = time.monotonic() + seconds
-        while self.signs(name) == before:
+        answers, seen = before
+        while self.signs(name)[0] == answers and (
+            (node := known_to(self.lab)[name]).status != "online" or node.seen == seen
+        ):
             if time.monotonic() > until:
                 raise TimeoutError((self.folder / f"{name}.log").read_text()[-2000:])
             time.sleep(0.1)
