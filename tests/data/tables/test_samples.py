@@ -159,7 +159,7 @@ def test_several_labels_are_columns_of_yes_or_no(tmp_path: Path) -> None:
         ("a,Label\n1,0\n", Asked(), "its columns: a, Label. Name one with --label or federation."),
         ("a,Label\n1,0\n", Asked(), "Did you mean 'Label'?"),
         ("a,label\n1,NA\n", Asked(), "row 1 has no label in column 'label', only 'NA': leave"),
-        ("a,label\n1,0\n2, \n", Asked(), "row 2 has no label in column 'label'."),
+        ("a,label\n1,0\n2, \n", Asked(), "row 2 has no label in column 'label': leave it"),
         ("a,label\n1,-\n2,+\n", Asked(), ""),
         ("w,a,label\n,1,0\nx,2,1\n", Asked(columns={"w": "client"}), "row 1 names no client in"),
         ("a,w,label\n1,,0\n2,x,1\n", Asked(columns={"w": "client"}), "row 1 names no client in co"),
