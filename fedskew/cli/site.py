@@ -25,8 +25,14 @@ def init(
         ),
     ],
     label: Annotated[
-        str, typer.Option(help="The column of labels in CSV and Parquet files.", metavar="COLUMN")
-    ] = "label",
+        list[str] | None,
+        typer.Option(
+            help="The column of labels in CSV and Parquet files (else 'label'); several times for "
+            "labels of which a sample may have many.",
+            metavar="COLUMN",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(help="The site's name, if not that of the folder.", show_default=False),
@@ -39,7 +45,9 @@ def init(
     from fedskew.sites.keys import fingerprint
     from fedskew.sites.site import SITE, Site
 
-    made = Site.create(folder, name or folder.resolve().name, data, label, min_rows=min_rows)
+    (column, *more) = label or ["label"]
+    columns = [column, *more] if more else column
+    made = Site.create(folder, name or folder.resolve().name, data, columns, min_rows=min_rows)
     rows = made.rows()
     of = f" of {len(rows)} clients" if len(rows) > 1 else ""
     typer.echo(
@@ -196,9 +204,10 @@ def predict(
     from fedskew.sites.site import SITE, Site
 
     here = Site.open(find_folder(folder, SITE, "site"))
+    column = here.settings.data.label
     found = label_samples(
         model_in_use(here, client, study), samples, threshold=threshold,
-        label=here.settings.data.label,
+        label=column if isinstance(column, str) else None,
     )  # fmt: skip
     if out is not None:
         found.save(out)

@@ -146,7 +146,7 @@ def read(site: Site, config: Config) -> Held:
     section, own = config.federation, site.settings.data
     dataset = load_own(
         site.data, normalise=section.normalise, image=section.image, columns=section.columns,
-        partly=True, label=own.label,
+        partly=True, **own.labels,
         # A site may hold one of two classes only.
         task="classification" if section.task == "binary" else section.task,
         image_size=own.image_size,

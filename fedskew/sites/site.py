@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -41,8 +41,15 @@ class DataSection(Section):
     """Where a site's data are, and how its files are to be read."""
 
     path: str
-    label: str = "label"
+    label: str | list[str] = "label"
+    """The column of labels, or several of 0 and 1 each."""
     image_size: Annotated[int | None, Field(ge=1)] = None
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The columns of labels, as own data are read with them."""
+        one = isinstance(self.label, str)
+        return {"label": self.label} if one else {"labels": self.label}
 
 
 class SiteFile(Section):
@@ -93,7 +100,7 @@ class Site:
 
     @classmethod
     def create(
-        cls, folder: Path, name: str, data: Path, label: str = "label",
+        cls, folder: Path, name: str, data: Path, label: str | list[str] = "label",
         allow: Sequence[str] = ALL, min_rows: int = 1,
     ) -> Site:  # fmt: skip
         """A new folder with a new key, if the data can be read."""
@@ -119,7 +126,7 @@ class Site:
             "",
             "[data]",
             f"path = {json.dumps(str(data.resolve()))}",
-            f"label = {json.dumps(label)}    # the column of labels in CSV and Parquet files",
+            f"label = {json.dumps(label)}    # of labels, or several, in CSV and Parquet",
         ]
         write_atomically(make_folder(folder) / SITE, ("\n".join(lines) + "\n").encode())
         return site
@@ -162,7 +169,7 @@ class Site:
         """How many samples each client here has, in training, validation and test together."""
         own = self.settings.data
         dataset = load_own(
-            self.data, normalise="unit", label=own.label,
+            self.data, normalise="unit", **own.labels,
             # A study says which size images are to have; here they are counted.
             image_size=own.image_size or COUNTED_SIDE,
         )  # fmt: skip
