@@ -24,6 +24,7 @@ from fedskew.data.federation import Federation
 from fedskew.data.label_cells import number_first
 from fedskew.data.moments import Moments, figures, overall
 from fedskew.errors import DataError, at_least
+from fedskew.problem import Problem
 from fedskew.rng import stream
 from fedskew.types import Indices
 
@@ -167,7 +168,7 @@ def has_edges(shape: Sequence[int]) -> bool:
 
 def opening(federation: Federation, name: str) -> Opening:
     """What a client tells first, of its training rows."""
-    kind = kind_of(federation)
+    kind = kind_of(federation.name, federation.problem)
     rows = federation.by_name[name].train
     x = federation.x.numpy()
     shape = federation.sample_shape
@@ -185,14 +186,13 @@ def opening(federation: Federation, name: str) -> Opening:
     return Opening(name, kind, names, shape, len(rows), Moments.of(x, rows), edges, tenths)
 
 
-def kind_of(federation: Federation) -> str:
-    if federation.problem.classifies:
+def kind_of(name: str, problem: Problem) -> str:
+    """Whether targets are classes or numbers; ``name`` is the federation's."""
+    if problem.classifies:
         return "classes"
-    if federation.problem.kind == "regression":
+    if problem.kind == "regression":
         return "numbers"
-    raise DataError(
-        f"{federation.name} has several labels a sample: diagnose needs one class or one number."
-    )
+    raise DataError(f"{name} has several labels a sample: diagnose needs one class or one number.")
 
 
 def agreed(openings: Sequence[Opening], seed: int = 0, cell: int = CELL) -> Basis:
@@ -252,17 +252,24 @@ def _cuts(openings: Sequence[Opening]) -> tuple[float, ...]:
 
 def public_basis(federation: Federation, seed: int = 0, cell: int = CELL) -> Basis:
     """A basis that looks at no row: inputs are taken as they come, to be of about unit scale."""
+    kind = kind_of(federation.name, federation.problem)
+    return basis_of_no_row(kind, federation.class_names, federation.sample_shape, seed, cell)
+
+
+def basis_of_no_row(
+    kind: str, class_names: tuple[str, ...], shape: tuple[int, ...], seed: int, cell: int
+) -> Basis:
+    """The same of a federation whose rows are elsewhere."""
     at_least("cell", cell, 2)
-    if kind_of(federation) == "numbers":
+    if kind == "numbers":
         raise DataError(
             "targets that are numbers are cut where rows say: --epsilon needs classes instead."
         )
-    check_names("classes", federation.class_names)
-    shape = federation.sample_shape
+    check_names("classes", class_names)
     like = (shape[0], 1, 1) if len(shape) == 3 else shape
     edges = 8 * shape[0] if has_edges(shape) else 0
     return Basis(
-        seed, "classes", federation.class_names, shape,
+        seed, "classes", class_names, shape,
         np.zeros(like, np.float32), np.ones(like, np.float32),
         np.full(edges, 0.5, np.float32), np.full(edges, 0.5, np.float32),
         cell=cell, public=True,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedskew.data.federation import Federation
 from fedskew.diagnosis.basis import VERSION, WIDTH, Basis, Floats, Singles
-from fedskew.diagnosis.duplicates import sketch
+from fedskew.diagnosis.duplicates import HASHES, sketch
 from fedskew.diagnosis.privacy import NONE, Noise
 from fedskew.engine.arithmetic import one_order
 from fedskew.errors import DataError
@@ -59,6 +59,11 @@ class Summary:
         full = np.zeros((WIDTH, WIDTH))
         full[UPPER] = self.products
         return full + np.triu(full, 1).T
+
+
+def most_bytes(classes: int) -> int:
+    """What a summary holds at most: all its classes are large enough to be sent."""
+    return 8 * classes + 4 * WIDTH * classes + 4 * len(UPPER[0]) + 8 * HASHES + 16
 
 
 def summarise(
