@@ -75,6 +75,10 @@ class Basis:
     public: bool = False
     version: int = VERSION
 
+    def __post_init__(self) -> None:
+        at_least("cell", self.cell, 2)
+        at_least("seed", self.seed, 0)
+
     @property
     def classes(self) -> int:
         return len(self.class_names)
@@ -197,7 +201,6 @@ def kind_of(name: str, problem: Problem) -> str:
 
 def agreed(openings: Sequence[Opening], seed: int = 0, cell: int = CELL) -> Basis:
     """The basis that these clients' sums make."""
-    at_least("cell", cell, 2)
     if len(openings) < 2:
         raise DataError(
             f"diagnose compares clients, but there is {'one' if openings else 'none'}: bring two."
@@ -260,7 +263,6 @@ def basis_of_no_row(
     kind: str, class_names: tuple[str, ...], shape: tuple[int, ...], seed: int, cell: int
 ) -> Basis:
     """The same of a federation whose rows are elsewhere."""
-    at_least("cell", cell, 2)
     if kind == "numbers":
         raise DataError(
             "targets that are numbers are cut where rows say: --epsilon needs classes instead."

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from fedskew.data.moments import Moments
 from fedskew.diagnosis.basis import VERSION, WIDTH, Opening
+from fedskew.diagnosis.duplicates import HASHES
 from fedskew.diagnosis.privacy import Noise
-from fedskew.diagnosis.summary import Summary
+from fedskew.diagnosis.summary import UPPER, Summary
 from fedskew.errors import DataError
 from fedskew.trust.names import check_names
 
@@ -86,7 +87,7 @@ def _unpacked(
                 raise DataError(f"{where} is damaged: {name!r} holds what is no number.")
         return make(told, arrays)
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise DataError(f"{where} is no {what} of 'fedskew summarise': {error!r}.") from error
+        raise DataError(f"{where} is no {what} of 'fedskew summarise': {error}.") from error
 
 
 def _opening(told: Told, arrays: Arrays) -> Opening:
@@ -103,13 +104,18 @@ def _opening(told: Told, arrays: Arrays) -> Opening:
 
 def _summary(told: Told, arrays: Arrays) -> Summary:
     counts = arrays["counts"].astype(np.float64)
-    sums = np.zeros((len(counts), WIDTH), np.float32)
-    sums[np.flatnonzero(counts > 0)] = arrays["sums"]
-    products = arrays["products"].astype(np.float32)
-    if products.shape != (WIDTH * (WIDTH + 1) // 2,) or (counts < 0).any():
+    shown = np.flatnonzero(counts > 0)
+    noise, rows = Noise(**told["noise"]), int(told["rows"])
+    shapes = {"sums": (len(shown), WIDTH), "products": (len(UPPER[0]),)}
+    shapes["hashes"] = (HASHES if noise.is_none else 0,)
+    if counts.ndim != 1 or any(arrays[name].shape != shape for name, shape in shapes.items()):
         raise ValueError("its sums are of another shape")
+    if rows < 0 or (counts < 0).any() or (noise.is_none and counts.sum() > rows):
+        raise ValueError("its counts do not add up")
+    sums = np.zeros((len(counts), WIDTH), np.float32)
+    sums[shown] = arrays["sums"]
     return Summary(
-        told["client"], int(told["rows"]), counts, sums, products,
+        told["client"], rows, counts, sums, arrays["products"].astype(np.float32),
         arrays["hashes"].astype(np.uint64), int(told["hidden"]), float(told["spread"]),
-        told["basis"], Noise(**told["noise"]),
+        told["basis"], noise,
     )  # fmt: skip

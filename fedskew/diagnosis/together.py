@@ -102,6 +102,11 @@ def together(summaries: Sequence[Summary], basis: Basis) -> Together:
                 f"the summary of {each.client!r} was made under another basis (another seed or "
                 "other sums): make it anew with this one."
             )
+        if len(each.counts) != basis.classes:
+            raise DataError(
+                f"the summary of {each.client!r} counts {len(each.counts)} classes, the basis "
+                f"{basis.classes}: make it anew with this one."
+            )
         if each.noise != ordered[0].noise:
             raise DataError(
                 f"the summaries of {ordered[0].client!r} and {each.client!r} have different "

@@ -29,7 +29,7 @@ def label(verdict: str, score: Score, all_: Together) -> str:
     if verdict == "cannot tell":
         return (
             f"cannot tell, because too few rows lie in classes of {all_.basis.cell} or more at "
-            f"their client ({float(all_.counts.sum() / max(all_.rows.sum(), 1)):.0%})"
+            f"their client ({min(1.0, float(all_.counts.sum() / max(all_.rows.sum(), 1))):.0%})"
         )
     if verdict == "none":
         return f"clients have the same shares of classes, as far as chance goes ({numbers(score)})"

@@ -84,8 +84,8 @@ def diagnosis_would_leave(site: Site, given: Config) -> tuple[list[str], bool]:
         f"  always      {DIAGNOSED}",
         *(f"  {what:<11} {meant}{marked[what]}" for what, meant in needed.items()),
         *(f"    {what:<9} {meant}" for what, meant in DECLARED.items()),
-        f"  the cell size is {cell} rows at least (min_cell in site.toml); {most_bytes(bins):,} bytes a "
-        "client at most, and sums of its inputs before",
+        f"  the cell size is {cell} rows at least (min_cell in site.toml); "
+        f"{most_bytes(bins):,} bytes a client at most, and sums of its inputs before",
         "  with --epsilon noise is added here, and neither moments, hashes nor the spread leave",
     ]
     if refused:

@@ -125,8 +125,8 @@ def test_under_epsilon_nothing_exact_leaves_and_noise_is_made_at_the_site(tmp_pa
     ]  # fmt: skip
     hello, summaries = (head_of(r) for name, _, r in sites.messages if name == "ann")
     assert hello["data"] == {"ann": ""}
-    assert not (hello["moments"] or hello["columns"] or hello["targets"])
-    (told,) = [decode_groups(r)["ann"] for n, _, r in sites.messages if n == "ann"][1:]
+    assert [hello[name] for name in ("moments", "columns", "targets")] == [{}] * 3
+    told = [decode_groups(reply) for name, _, reply in sites.messages if name == "ann"][1]["ann"]
     assert told["hashes"].numel() == 0
     assert summaries["parcels"]["ann"]["spread"] == 0.0
     study = resolve(study_config(config))
@@ -152,7 +152,7 @@ def test_epsilon_that_is_spent_adds_up_in_the_log(tmp_path: Path) -> None:
 
 def test_what_scales_by_rows_does_not_go_with_epsilon(tmp_path: Path) -> None:
     sites = sites_of(tmp_path)
-    with pytest.raises(ConfigError, match="set federation.normalise=unit"):
+    with pytest.raises(ConfigError, match=r"set federation\.normalise=unit"):
         diagnose_on_sites(Config(), sites, epsilon=2.0)
     with pytest.raises(ConfigError, match="above 0"):
         diagnose_on_sites(make_config(UNIT), sites, epsilon=0.0)
