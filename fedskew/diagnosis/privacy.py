@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 
 from fedskew.errors import ConfigError
 from fedskew.parts.accounting import accounting
@@ -66,5 +67,4 @@ def noise_for(epsilon: float | None, delta: float = DELTA) -> Noise:
 
 
 def _is_within(value: object, most: float) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value <= most  # type: ignore[operator]
+    return isinstance(value, Real) and 0 < float(value) <= most

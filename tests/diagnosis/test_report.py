@@ -121,7 +121,7 @@ def test_epsilon_hides_rows_and_leaves_label_skew(deal) -> None:
     assert "found" not in alike.values()
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf"), 21.0, "3"])
 def test_an_epsilon_that_is_none_is_refused(deal, epsilon: float) -> None:
     with pytest.raises(ConfigError, match="epsilon must be a number above 0"):
         diagnose(deal(), epsilon=epsilon)
@@ -135,3 +135,25 @@ def test_what_cannot_be_compared_is_refused(deal) -> None:
         diagnose(deal(change=lambda k, x, y: (x, y * 0)))
     with pytest.raises(DataError, match="constant"):
         diagnose(deal(change=lambda k, x, y: (x * 0 + 3, y)))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"cell": 1}, "cell must be at least 2"),
+        ({"cell": "x"}, "cell must be a whole number, not 'x'"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number above 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(deal, given, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        diagnose(deal(clients=2), **given)
+
+
+def test_what_is_no_federation_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"takes a fedskew Federation, not dict: .*make_federation"
+    ):
+        diagnose({})
