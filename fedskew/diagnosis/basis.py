@@ -28,12 +28,14 @@ from fedskew.problem import Problem
 from fedskew.rng import stream
 from fedskew.types import Indices
 
-VERSION = 1
+VERSION = 2
 """Of what is sent: summaries of different versions do not mean the same."""
 PROJECTED, DIRECTIONS = 64, 64
 WIDTH = 2 * DIRECTIONS
 CELL = 10
 """Cells of fewer rows are not sent, unless another size is asked for."""
+ROOMY = 1.5
+"""Groups that small classes are joined into have about so many cells' worth of rows each."""
 BINS = 5
 """A target that is a number is looked at by fifths of all targets."""
 SMALLEST_SIDE = 8
@@ -72,6 +74,8 @@ class Basis:
     edge_deviation: Singles
     cuts: tuple[float, ...] = ()
     cell: int = CELL
+    groups: tuple[int, ...] = ()
+    """Where classes have few rows each, the group that each is joined into to be counted."""
     public: bool = False
     version: int = VERSION
 
@@ -201,6 +205,7 @@ def kind_of(name: str, problem: Problem) -> str:
 
 def agreed(openings: Sequence[Opening], seed: int = 0, cell: int = CELL) -> Basis:
     """The basis that these clients' sums make."""
+    at_least("cell", cell, 2)
     if len(openings) < 2:
         raise DataError(
             f"diagnose compares clients, but there is {'one' if openings else 'none'}: bring two."
@@ -222,12 +227,23 @@ def agreed(openings: Sequence[Opening], seed: int = 0, cell: int = CELL) -> Basi
     cuts = _cuts(ordered) if first.kind == "numbers" else ()
     names = tuple(f"fifth {i + 1}" for i in range(len(cuts) + 1)) if cuts else _names(ordered)
     check_names(first.kind, names)
+    groups = _groups(ordered, len(names), seed, cell) if first.kind == "classes" else ()
     return Basis(
         seed, first.kind, names, first.shape,
         mean[0].astype(np.float32), deviation[0].astype(np.float32),
         edge_mean.reshape(-1).astype(np.float32), edge_deviation.reshape(-1).astype(np.float32),
-        cuts, cell,
+        cuts, cell, groups,
     )  # fmt: skip
+
+
+def _groups(openings: Sequence[Opening], classes: int, seed: int, cell: int) -> tuple[int, ...]:
+    """Classes joined at random, if the median client has fewer rows of one than a cell."""
+    rows = float(np.median([each.rows for each in openings]))
+    groups = int(rows / (ROOMY * cell))
+    if rows >= cell * classes or groups < 2:
+        return ()
+    order = stream(seed, "diagnosis", "groups").permutation(classes)
+    return tuple(int(place) % groups for place in np.argsort(order))
 
 
 def check_names(kind: str, names: Sequence[str]) -> None:

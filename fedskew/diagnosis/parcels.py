@@ -44,7 +44,7 @@ def packed_summary(summary: Summary) -> Parcel:
     told |= {"basis": summary.basis, "noise": vars(summary.noise)}
     arrays: Arrays = {
         "counts": summary.counts, "sums": summary.sums[shown], "products": summary.products,
-        "hashes": summary.hashes,
+        "hashes": summary.hashes, "joined": summary.joined,
     }  # fmt: skip
     return _marked("summary", told), arrays
 
@@ -108,14 +108,20 @@ def _summary(told: Told, arrays: Arrays) -> Summary:
     noise, rows = Noise(**told["noise"]), int(told["rows"])
     shapes = {"sums": (len(shown), WIDTH), "products": (len(UPPER[0]),)}
     shapes["hashes"] = (HASHES if noise.is_none else 0,)
-    if counts.ndim != 1 or any(arrays[name].shape != shape for name, shape in shapes.items()):
+    joined = arrays["joined"].astype(np.float64)
+    if (
+        counts.ndim != 1
+        or joined.ndim != 1
+        or any(arrays[name].shape != shape for name, shape in shapes.items())
+    ):
         raise ValueError("its sums are of another shape")
-    if rows < 0 or (counts < 0).any() or (noise.is_none and counts.sum() > rows):
+    most = max(counts.sum(), joined.sum()) if noise.is_none else 0
+    if rows < most or min(counts.min(initial=0), joined.min(initial=0)) < 0:
         raise ValueError("its counts do not add up")
     sums = np.zeros((len(counts), WIDTH), np.float32)
     sums[shown] = arrays["sums"]
     return Summary(
         told["client"], rows, counts, sums, arrays["products"].astype(np.float32),
         arrays["hashes"].astype(np.uint64), int(told["hidden"]), float(told["spread"]),
-        told["basis"], noise,
+        joined, told["basis"], noise,
     )  # fmt: skip

@@ -66,7 +66,7 @@ def test_a_file_holds_what_was_summed_and_no_more(deal, tmp_path: Path) -> None:
     summary = summarise(federation, basis)[0]
     path = write_summary(tmp_path, summary)
     with np.load(path) as stored:
-        assert set(stored.files) == {"told", "counts", "sums", "products", "hashes"}
+        assert set(stored.files) == {"told", "counts", "joined", "sums", "products", "hashes"}
         assert len(stored["sums"]) == (summary.counts > 0).sum() < 3
     again = read_summary(path)
     for name in vars(summary):
@@ -102,8 +102,8 @@ def test_files_that_do_not_fit_are_refused_in_one_sentence(tmp_path: Path, capsy
     with np.load(summaries[0]) as stored:
         arrays = dict(stored)
     told = json.loads(str(arrays.pop("told")))
-    np.savez(summaries[0], told=np.array(json.dumps(told | {"version": 2})), **arrays)
-    assert "is of version 2" in refused(["diagnose", *summaries], capsys)
+    np.savez(summaries[0], told=np.array(json.dumps(told | {"version": 3})), **arrays)
+    assert "is of version 3" in refused(["diagnose", *summaries], capsys)
     np.savez(summaries[0], told=np.array("{}"), **arrays)
     assert "no summary" in refused(["diagnose", *summaries], capsys)
     Path(summaries[0]).write_bytes(b"nothing")
