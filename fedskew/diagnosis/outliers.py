@@ -52,8 +52,6 @@ def standouts(
         share = all_.counts[place, top] / max(all_.rows[place], 1.0)
         name = all_.basis.class_names[top]
         why = f"its labels are unlike the others': {share:.0%} are {name!r}"
-        if all_.groups:
-            why = "its labels are unlike the others'"
         found.append(Standout(all_.names[place], "label", float(far[place]), why))
     middle = max(float(np.median(all_.rows)), 1.0)
     for place, rows in enumerate(all_.rows):
