@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
+from numbers import Integral
 from traceback import walk_tb
 
 
@@ -155,6 +156,8 @@ def _shortened(given: str, choices: Iterable[str]) -> list[str]:
 
 
 def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a whole number below the least that makes sense."""
+    """Refuse what is no whole number, or one below the least that makes sense."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"{name} must be a whole number, not {value!r}.")
     if value < least:
         raise ConfigError(f"{name} must be at least {least}, not {value}.")

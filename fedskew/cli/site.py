@@ -126,7 +126,10 @@ def start(
 @site.command()
 def check(
     method: Annotated[
-        str, typer.Argument(help="A method, like scaffold or ditto:lam=0.1.", metavar="METHOD")
+        str,
+        typer.Argument(
+            help="A method, like scaffold or ditto:lam=0.1; or diagnose.", metavar="METHOD"
+        ),
     ],
     config: Annotated[
         str | None,
@@ -138,15 +141,18 @@ def check(
     ] = None,
     folder: SiteFolder = None,
 ) -> None:
-    """Say what a method would ask of this site, and whether that may leave."""
+    """Say what a method, or a diagnosis, would ask of this site, and whether that may leave."""
     from fedskew.config import Config, load_config
-    from fedskew.sites.checking import what_would_leave
+    from fedskew.sites.checking import diagnosis_would_leave, what_would_leave
     from fedskew.sites.lab import find_folder
     from fedskew.sites.site import SITE, Site
 
     here = Site.open(find_folder(folder, SITE, "site"))
     study = Config() if config is None else load_config(config_file(config))
-    lines, allowed = what_would_leave(here, method, study)
+    if method == "diagnose":
+        lines, allowed = diagnosis_would_leave(here, study)
+    else:
+        lines, allowed = what_would_leave(here, method, study)
     typer.echo("\n".join(lines))
     if not allowed:
         raise typer.Exit(2)

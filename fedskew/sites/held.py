@@ -68,6 +68,15 @@ class Held:
             found[client.name] = digest.hexdigest()
         return found
 
+    def check_unchanged(self, data: Mapping[str, str], site: str) -> None:
+        """Refuse data with other fingerprints than were agreed on."""
+        mine = self.fingerprints()
+        if changed := sorted(name for name, sha in mine.items() if data.get(name) != sha):
+            raise RunError(
+                f"the data of client {changed[0]!r} at site {site!r} changed since the "
+                "run began: put them back, or start a new run."
+            )
+
     def moments(self) -> dict[str, dict[str, Any]]:
         """By client, the sums of its training rows that everybody's scale is made of."""
         if self.table is not None or not self.standardise:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from fedskew.config import Section, checked_section
 from fedskew.data.own import check_learnable, load_own
+from fedskew.diagnosis.basis import CELL
 from fedskew.errors import ConfigError, RunError
 from fedskew.sites.keys import KeyPair
 from fedskew.sites.lines import Application, Invitation
@@ -21,7 +22,15 @@ from fedskew.trust.toml import read_toml
 SITE, JOINED = "site.toml", "joined.json"
 COUNTED_SIDE = 8
 Leaves = Literal[
-    "parameters", "sums", "reports", "scores", "counts", "moments", "words", "findings"
+    "parameters",
+    "sums",
+    "reports",
+    "scores",
+    "counts",
+    "moments",
+    "words",
+    "findings",
+    "diagnosis",
 ]
 ALL: tuple[Leaves, ...] = get_args(Leaves)
 MEANT = {
@@ -33,6 +42,7 @@ MEANT = {
     "moments": "sums by which everybody's data are scaled alike, and of tables more",
     "words": "the words of columns that hold words, as far as each stands in two rows or more",
     "findings": "numbers that some methods find out",
+    "diagnosis": "sums over rows of a class, by which 'fedskew diagnose' compares clients",
 }
 """What can leave a site, besides how it is called, its clients and how many samples they have."""
 
@@ -62,6 +72,10 @@ class SiteFile(Section):
     """The fewest training samples with which a client takes part."""
     min_sites: Annotated[int, Field(ge=2)] = 3
     """The fewest sites, this one included, that a sum of hidden updates may be of."""
+    min_cell: Annotated[int, Field(ge=2)] = CELL
+    """The fewest rows of a class at a client that a sum for a diagnosis may be of."""
+    row_key: str = ""
+    """A word that sites share and the server does not know: a diagnosis hashes rows with it."""
 
 
 S = TypeVar("S", bound=Section)

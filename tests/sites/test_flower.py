@@ -15,10 +15,14 @@ from studies import CASES, MLP, TRAIN, assert_same, settings
 
 from fedskew.api import run as run_here
 from fedskew.config import make_config
+from fedskew.diagnosis.carry_out import diagnose
+from fedskew.diagnosis.outcome import write_diagnosis
 from fedskew.errors import RunError, TooFewSites
 from fedskew.federate.backends.wire import head_of
 from fedskew.federate.progress import Progress
-from fedskew.runs.experiment import Run, load_run
+from fedskew.runs.experiment import Run, load_run, make_federation
+from fedskew.runs.identity import resolve
+from fedskew.sites.audit import read_audit
 from fedskew.sites.flower import unpacked
 from fedskew.sites.run import run_on_sites
 
@@ -43,6 +47,21 @@ def test_real_processes_give_the_bits_of_one_machine(name: str, lot: Lot, tmp_pa
     with lot.link() as link:
         there = run_on_sites(make_config(settings(name)), link, tmp_path / "runs")
     assert_same(at_home(settings(name), lot, tmp_path / "one"), there)
+
+
+def test_a_diagnosis_over_real_processes_is_that_of_one_process(lot: Lot, tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text("seed = 0\n")
+    process = fedskew("diagnose", study, "--sites", lot.lab.folder, "--out", tmp_path / "there")
+    said, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert "4 clients" in said
+    section = {"dataset": str(lot.folder / "all"), "partition": "owner", "clients": "all"}
+    home = make_federation(resolve(make_config({"federation": section})))
+    write_diagnosis(tmp_path / "here", diagnose(home))
+    for name in ("diagnosis.json", "diagnosis.csv"):
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    assert [line["op"] for line in read_audit(lot.folder / "ann")][-2:] == ["openings", "summaries"]
 
 
 def long_study(rounds: int) -> dict[str, Any]:
