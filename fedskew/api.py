@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 from fedskew.comparisons.comparison import run_comparison
 from fedskew.comparisons.crossing import Given
 from fedskew.comparisons.hands import hands
+from fedskew.comparisons.paired import MARGIN
 from fedskew.comparisons.runner import Observer, Runner
 from fedskew.comparisons.selection import Count
+from fedskew.comparisons.trials import Given as ToTune
+from fedskew.comparisons.trials import tuning_of
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
@@ -88,10 +92,13 @@ def compare(
     objectives: Iterable[Given] | str = (),
     aggregators: Iterable[Given] | str = (),
     leave_out: Count = 0,
+    tune: ToTune = False,
+    trials: int | None = None,
     seeds: int = 1,
     out: str | Path = "results",
     data_dir: str | Path | None = None,
     references: bool = True,
+    margin: float = MARGIN,
     federation: Federation | None = None,
     model: Any = None,
     watch: Observer | None = None,
@@ -111,9 +118,17 @@ def compare(
     scores out of domain: one table for each rule of model selection. One rule needs further runs
     that each leave one client out: ``leave_out`` of them for each pair and seed, or "all".
 
+    With ``tune`` every method first chooses settings on the validation data of the first seed:
+    ``{"lr": [0.01, 0.1], "mu": [0.1, 1]}`` (or ``"lr=0.01,0.1 mu=0.1,1"``) tries all combinations
+    of what a method has; True draws learning rates, and knobs from the range they declare.
+    ``trials`` is how many settings each method tries, by default all combinations, or eight draws.
+
     ``jobs`` runs are carried out at the same time, each by a process of its own. With ``workers``
     clients or, if there are several jobs, whole runs are dealt to the cores of a Ray cluster:
     "ray", or "ray:" and its address. No number changes.
+
+    Every client is held against itself trained alone: gains of less than the ``margin`` are ties
+    (of a metric from 0 to 1 the margin itself, of others that part of the score alone).
 
     With ``federation`` and ``model`` (see :func:`fedskew.run`) all runs are on that federation,
     whose split no seed changes, and train that model.
@@ -124,8 +139,11 @@ def compare(
     >>> sorted(row.method for row in table.leaderboard)
     ['central', 'fedavg', 'local']
     """
+    if not 0 <= margin < math.inf:
+        raise ConfigError(f"margin must be a number of at least 0, not {margin}.")
     methods, objectives, aggregators = map(_kept, (methods, objectives, aggregators))
     typed(methods, objectives, aggregators)
+    tuning = tuning_of(tune, trials)
     base = _on(config or {}, federation, model)
     if (jobs > 1 or workers) and MODELS.find(base.model.name).handed_over:
         raise ConfigError(
@@ -144,9 +162,10 @@ def compare(
             aggregators=aggregators,
             leave_out=leave_out,
             seeds=seeds,
+            tuning=tuning,
             references=references,
         )
-    comparison = tabulate(Path(out), compared)
+    comparison = tabulate(Path(out), compared, margin)
     write(comparison, compared.runs)
     return comparison
 

@@ -32,6 +32,10 @@ class RunStopped(RunError):
     """A run stopped on its way, its complete rounds kept; the command line exits with code 1."""
 
 
+class StoppedAtOnce(RunStopped):
+    """No client could train in the first round, which is a wrong set-up; exit code 2."""
+
+
 class TooFewSites(RunError):
     """Fewer sites are connected than a run needs; the command line exits with code 3."""
 

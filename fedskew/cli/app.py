@@ -37,6 +37,7 @@ from fedskew.errors import (
     SHOWN,
     FedskewError,
     RunStopped,
+    StoppedAtOnce,
     TooFewSites,
     clients_may_fail,
     debugging,
@@ -103,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedskewError as error:
         if debugging():
             traceback.print_exc()
-        code = 1 if isinstance(error, RunStopped) else 3 if isinstance(error, TooFewSites) else 2
+        on_its_way = isinstance(error, RunStopped) and not isinstance(error, StoppedAtOnce)
+        code = 1 if on_its_way else 3 if isinstance(error, TooFewSites) else 2
         return _say(f"error: {error}", code)
     except click.ClickException as error:
         return _say(f"error: {_sentence(error.format_message())}", error.exit_code)

@@ -132,7 +132,9 @@ def described(knobs: Mapping[str, Declared]) -> str:
     for name, declared in knobs.items():
         lines.append(f"{name} = {_plain(declared.default)}: {declared.knob.text}".rstrip(": "))
         tries = ", ".join(_plain(value) for value in declared.knob.tries)
-        lines.append(f"    {declared.wanted}" + (f"; worth trying: {tries}" if tries else ""))
+        why = declared.knob.untuned
+        told = f"; worth trying: {tries}" * bool(tries) + f"; tuned only by name: {why}" * bool(why)
+        lines.append(f"    {declared.wanted}{told}")
     return "\n".join(lines) or "none"
 
 

@@ -74,6 +74,7 @@ class TerminalObserver:
         self.round: tuple[str, int] | None = None
         self.started = time.monotonic()
         self.many: dict[str, tuple[str, int] | None] = {}
+        self.told = "test"
 
     def __enter__(self) -> Self:
         return self
@@ -104,6 +105,10 @@ class TerminalObserver:
     def under_way(self, rounds: Mapping[str, tuple[str, int] | None]) -> None:
         """Runs are carried out at the same time: by name, the last complete round of each."""
         self.many = dict(rounds)
+
+    def trials(self, under_way: bool) -> None:
+        """Trials are judged by validation data, and nobody shall peek at more."""
+        self.told = "validation" if under_way else "test"
 
     def tell(self, sentence: str) -> None:
         """Something a user should know, like why a run starts again."""
@@ -158,7 +163,9 @@ class Plain(TerminalObserver):
 
     def end(self, run: Run, repeated: bool) -> None:
         if self.total > 1:
-            self._print(f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated)}")
+            self._print(
+                f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated, self.told)}"
+            )
         elif repeated:
             self._print("this run was finished already")
 
@@ -218,7 +225,9 @@ class Live(TerminalObserver):
 
     def end(self, run: Run, repeated: bool) -> None:
         if self.total > 1:
-            mark = f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated)}"
+            mark = (
+                f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated, self.told)}"
+            )
             self.bars.console.print(mark, markup=False, highlight=False)
         if self.overall is not None:
             self.bars.update(self.overall, completed=self.position)
@@ -267,17 +276,17 @@ def observer(console: Console, config: Config | None = None) -> TerminalObserver
     return Live(console) if console.is_terminal and not stops else Plain(console)
 
 
-def _outcome(run: Run, repeated: bool) -> str:
-    """One finished run in one line: its test score at the selected round."""
+def _outcome(run: Run, repeated: bool, split: str) -> str:
+    """One finished run in one line: its score at the selected round."""
     result = run.result
     wanted = {
         "at": "selected", "model": result["primary_model"], "on": "seen", "adapted": "none",
-        "split": "test", "metric": result["primary_metric"],
+        "split": split, "metric": result["primary_metric"],
     }  # fmt: skip
     found = [s for s in result["scores"] if all(s[key] == value for key, value in wanted.items())]
-    scores = "no test data"
+    scores = f"no {split} data"
     if found:
-        scores = str(RoundScores("test", wanted["metric"], found[0]["mean"], found[0]["worst"]))
+        scores = str(RoundScores(split, wanted["metric"], found[0]["mean"], found[0]["worst"]))
     return f"{scores}, " + ("finished before" if repeated else f"{result['seconds']:.1f} s")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fedskew.comparisons.crew import Crew, Event, Order
 from fedskew.config import Config
+from fedskew.errors import RunStopped, StoppedAtOnce
 from fedskew.runs.experiment import Run
 
 if TYPE_CHECKING:
@@ -18,13 +19,19 @@ if TYPE_CHECKING:
 class Wanted:
     """A run to attempt, under a name for observers (none: its method and seed).
 
-    ``ended`` is called as soon as it ends, and told whether it was finished before.
+    ``ended`` is called as soon as it ends, and told whether it was finished before. A ``trial`` may
+    fail from its first round on.
     """
 
     config: Config
     name: str = ""
     draw: bool = True
     ended: Callable[[Run, bool], None] | None = None
+    trial: bool = False
+
+    def bears(self, error: RunStopped) -> bool:
+        """Whether others go on: a set-up that cannot train at all is an error, but in a trial."""
+        return self.trial or not isinstance(error, StoppedAtOnce)
 
 
 @runtime_checkable
@@ -53,6 +60,8 @@ class AtOnce:
             wanted = self._wanted[number]
             self._rounds.pop(wanted.name, None)
             self._made |= self._under_way.pop(number)
+            if stopped is not None and not wanted.bears(stopped):
+                raise stopped
             if stopped is None:
                 self._found[number] = runner.run_wanted(wanted, elsewhere=True)
             else:

@@ -172,6 +172,8 @@ class Runner:
         try:
             return self.run_wanted(wanted)
         except RunStopped as error:
+            if not wanted.bears(error):
+                raise
             self.note(wanted.name or run_name(wanted.config), error)
             return None
 

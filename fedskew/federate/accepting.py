@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedskew.engine.workers import in_workers
-from fedskew.errors import RunError, RunStopped
+from fedskew.errors import RunError, RunStopped, StoppedAtOnce
 from fedskew.federate.plan import Plan
 from fedskew.federate.tasks import Answer, not_finite
 from fedskew.parts.aggregate import ServerState, Update
@@ -107,7 +107,7 @@ def _distance(one: Tensor, other: Tensor) -> float:
 
 def nobody_left(
     plan: Plan, number: int, failures: dict[str, str], norms_before: dict[str, float]
-) -> RunError:
+) -> RunStopped:
     """Why a run cannot go on: in this round there is no update that can be used.
 
     In a first round that is a wrong set-up. Later the rounds before it stand, and repeating the
@@ -115,7 +115,7 @@ def nobody_left(
     """
     client, reason = next(iter(failures.items()))
     if number == 1:
-        return RunError(f"every client failed in the first round; {client!r}: {reason}.")
+        return StoppedAtOnce(f"every client failed in the first round; {client!r}: {reason}.")
     hint = ""
     if norms_before:
         longest = max(norms_before, key=lambda name: norms_before[name])
