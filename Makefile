@@ -8,12 +8,13 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 demo: .stamps/core  ## compare a few methods on label-skewed digits
 	$(BIN)/fedskew compare fedavg fedprox scaffold ditto --config digits --seeds 3 --out results/demo
 
-# torch keeps what it traces for as long as a process lives: more workers take less memory each.
+# Real processes of servers and sites come last, by themselves: they take memory of their own.
 test: .stamps/dev  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 6 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile -m "not sites"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile -m sites tests/sites tests/federate/backends
 
 fuzz: .stamps/dev  ## the long forms of tests/fuzz: malformed input, 200 kills, flipped bits
 	FEDSKEW_FUZZ=long OMP_NUM_THREADS=1 $(BIN)/pytest -s tests/fuzz

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
+from numbers import Integral
 from traceback import walk_tb
 
 
@@ -141,12 +142,26 @@ def unknown(kind: str, given: str, known: Iterable[str], of: str = "") -> Config
     whose = f" of {of}" if of else ""
     if not choices:
         return ConfigError(f"unknown {kind} {given!r}{whose}, which has none: remove it.")
-    nearest = get_close_matches(given, choices, n=1, cutoff=0.5)
+    nearest = _shortened(given, choices) or get_close_matches(given, choices, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(choices)}."
     return ConfigError(f"unknown {kind} {given!r}{whose}: {hint}")
 
 
+def _shortened(given: str, choices: Iterable[str]) -> list[str]:
+    """The choice that is called by the first letters of what was given.
+
+    >>> _shortened("train.learning_rate", ["train.lr", "train.lr_steps"])
+    ['train.lr']
+    """
+    section, dot, name = given.rpartition(".")
+    words = name.replace("-", "_").split("_")
+    short = section + dot + "".join(word[:1] for word in words)
+    return [short] if len(words) > 1 and short in choices else []
+
+
 def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a whole number below the least that makes sense."""
+    """Refuse what is no whole number, or one below the least that makes sense."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"{name} must be a whole number, not {value!r}.")
     if value < least:
         raise ConfigError(f"{name} must be at least {least}, not {value}.")

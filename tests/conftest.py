@@ -22,6 +22,12 @@ settings.register_profile("fedskew", deadline=None)
 settings.load_profile("fedskew")
 
 
+def pytest_collection_finish() -> None:
+    """The tests themselves stay until the end: collecting garbage need not look at them again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_consent_of_earlier_tests() -> None:
     """Which code files may name is known to a process; every test begins as a new one."""
@@ -40,10 +46,13 @@ def data_dir() -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _give_memory_back() -> Iterator[None]:
-    """Let go of traced steps after each module: a worker runs thousands of tests."""
+def _give_memory_back(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let go of traced steps and kept runs after each module: a worker runs thousands of tests."""
     yield
     _shared_graphs.cache_clear()
+    for kept in vars(request.module).values():
+        if hasattr(kept, "cache_clear") and kept.__module__ == request.module.__name__:
+            kept.cache_clear()
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Self
 
 from fedskew.data.offers import Offer, OfficialFile
@@ -35,6 +35,8 @@ class Page:
     headers: dict[str, str] = field(default_factory=dict)
     pause: float = 0.0
     """Seconds before every 16 kB."""
+    gate: Event | None = None
+    """The second half of the content waits until it is set."""
 
 
 class Loopback:
@@ -129,6 +131,11 @@ class Loopback:
         to.end_headers()
         content = content[: page.cut.pop(0)] if page.cut else content
         try:
+            if page.gate is not None:
+                half = len(content) // 2
+                to.wfile.write(content[:half])
+                content = content[half:]
+                page.gate.wait(600)
             for start in range(0, len(content), 1 << 14):
                 if page.pause:
                     time.sleep(page.pause)

@@ -44,6 +44,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_importing_the_package_imports_no_torch() -> None:
     script = "import sys, fedskew; print(sorted({'torch', 'pydantic', 'numpy'} & set(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.strip() == "[]"

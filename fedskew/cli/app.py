@@ -7,6 +7,7 @@ answers at once; what a command needs it imports itself.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from bdb import BdbQuit
@@ -142,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sentence(message: str) -> str:
     """The parser's message in the form of our own."""
     start = message[:1].lower() + message[1:].rstrip(".")
+    start = re.sub(r"( Did you mean [^?]*\?)\1+", r"\1", start)  # said by typer and by click
     return start if start.endswith("?") else f"{start}; see --help."
 
 

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedskew.cli.options import AllowCode, DataDir, Label, Overrides, given_config
+from fedskew.cli.options import (
+    AllowCode,
+    DataDir,
+    Deadline,
+    Label,
+    MinSites,
+    Overrides,
+    Sites,
+    Wait,
+    given_config,
+)
+
+if TYPE_CHECKING:
+    from fedskew.config import Config
 
 Epsilon = Annotated[
     float | None,
@@ -42,31 +55,45 @@ def diagnose(
     cell: Annotated[int, typer.Option(help="Classes of fewer rows are not sent.", min=2)] = 10,
     seed: Annotated[int, typer.Option(help="Of the features rows are described by.", min=0)] = 0,
     data_dir: DataDir = None,
+    sites: Sites = None,
+    wait: Wait = 120.0,
+    deadline: Deadline = 3600.0,
+    min_sites: MinSites = None,
     allow_code: AllowCode = False,
 ) -> None:
     """How different clients are, who stands out and why, and what federating is worth.
 
     Only sums over training rows are looked at. Of sites' openings the basis is made, of their
-    summaries the same diagnosis as in one process.
+    summaries the same diagnosis as in one process; with --sites a server asks its sites for both.
     """
     from fedskew.diagnosis.by_files import diagnose_files, sent_files
     from fedskew.diagnosis.carry_out import diagnosed_with_basis
     from fedskew.diagnosis.files import BASIS, write_basis
     from fedskew.diagnosis.outcome import said, write_diagnosis
     from fedskew.diagnosis.report import Diagnosis
+    from fedskew.store import make_folder
 
-    if _are_sent(given):
+    if sites is None and _are_sent(given):
         _refuse(epsilon, "--epsilon", "files hold what was sent, with noise or without")
         found = diagnose_files(sent_files(list(map(Path, given))), basis, out, seed, cell)
         if not isinstance(found, Diagnosis):
             return typer.echo(f"the basis is in {found}: 'fedskew summarise DATA --basis {found}'")
     else:
         _refuse(basis, "--basis", "it goes with files of 'fedskew summarise'")
-        federation = _federation(given, overrides, label, data_dir, allow_code)
-        found, made = diagnosed_with_basis(federation, epsilon, cell=cell, seed=seed)
-        if out is not None:
-            from fedskew.store import make_folder
+        if sites is None:
+            federation = _federation(given, overrides, label, data_dir, allow_code)
+            found, made = diagnosed_with_basis(federation, epsilon, cell=cell, seed=seed)
+        else:
+            from fedskew.sites.diagnosing import diagnose_on_sites
+            from fedskew.sites.lab import Lab
+            from fedskew.sites.run import connected
 
+            study = _study(given, overrides, label, allow_code)
+            with connected(Lab.open(sites), study, wait, deadline, min_sites) as link:
+                found, made = diagnose_on_sites(
+                    study, link, epsilon=epsilon, cell=cell, seed=seed, tell=_tell
+                )
+        if out is not None:
             write_basis(make_folder(out) / BASIS, made)
     if out is not None:
         write_diagnosis(out, found)
@@ -123,6 +150,20 @@ def _are_sent(given: list[str]) -> bool:
         return path.suffix == ".npz"
 
     return len(given) > 1 or told(Path(given[0]))
+
+
+def _study(
+    given: list[str], overrides: list[str] | None, label: list[str] | None, allow_code: bool
+) -> Config:
+    from fedskew.errors import ConfigError
+
+    if len(given) > 1:
+        raise ConfigError(f"--sites goes with one CONFIG, but {len(given)} are given.")
+    return given_config(given[0], overrides, label, allow_code)
+
+
+def _tell(sentence: str) -> None:
+    typer.echo(sentence, err=True)
 
 
 def _refuse(value: object, name: str, why: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedskew.errors import unknown
+from fedskew.errors import DataError, unknown
 
 if TYPE_CHECKING:
     from fedskew.config import Config
@@ -151,6 +151,10 @@ def config_file(given: str) -> Path:
     if path.exists() or path.suffix == ".toml":
         return path
     from fedskew.cli.catalogue import shipped_examples
+    from fedskew.data.own import CLIENT_FILES
+
+    if path.suffix.lower() in CLIENT_FILES:
+        raise DataError(f"{given} does not exist.")
 
     known = shipped_examples()
     if given not in known:

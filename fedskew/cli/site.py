@@ -25,8 +25,14 @@ def init(
         ),
     ],
     label: Annotated[
-        str, typer.Option(help="The column of labels in CSV and Parquet files.", metavar="COLUMN")
-    ] = "label",
+        list[str] | None,
+        typer.Option(
+            help="The column of labels in CSV and Parquet files (else 'label'); several times for "
+            "labels of which a sample may have many.",
+            metavar="COLUMN",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(help="The site's name, if not that of the folder.", show_default=False),
@@ -39,7 +45,9 @@ def init(
     from fedskew.sites.keys import fingerprint
     from fedskew.sites.site import SITE, Site
 
-    made = Site.create(folder, name or folder.resolve().name, data, label, min_rows=min_rows)
+    (column, *more) = label or ["label"]
+    columns = [column, *more] if more else column
+    made = Site.create(folder, name or folder.resolve().name, data, columns, min_rows=min_rows)
     rows = made.rows()
     of = f" of {len(rows)} clients" if len(rows) > 1 else ""
     typer.echo(
@@ -118,7 +126,10 @@ def start(
 @site.command()
 def check(
     method: Annotated[
-        str, typer.Argument(help="A method, like scaffold or ditto:lam=0.1.", metavar="METHOD")
+        str,
+        typer.Argument(
+            help="A method, like scaffold or ditto:lam=0.1; or diagnose.", metavar="METHOD"
+        ),
     ],
     config: Annotated[
         str | None,
@@ -130,15 +141,18 @@ def check(
     ] = None,
     folder: SiteFolder = None,
 ) -> None:
-    """Say what a method would ask of this site, and whether that may leave."""
+    """Say what a method, or a diagnosis, would ask of this site, and whether that may leave."""
     from fedskew.config import Config, load_config
-    from fedskew.sites.checking import what_would_leave
+    from fedskew.sites.checking import diagnosis_would_leave, what_would_leave
     from fedskew.sites.lab import find_folder
     from fedskew.sites.site import SITE, Site
 
     here = Site.open(find_folder(folder, SITE, "site"))
     study = Config() if config is None else load_config(config_file(config))
-    lines, allowed = what_would_leave(here, method, study)
+    if method == "diagnose":
+        lines, allowed = diagnosis_would_leave(here, study)
+    else:
+        lines, allowed = what_would_leave(here, method, study)
     typer.echo("\n".join(lines))
     if not allowed:
         raise typer.Exit(2)
@@ -196,9 +210,10 @@ def predict(
     from fedskew.sites.site import SITE, Site
 
     here = Site.open(find_folder(folder, SITE, "site"))
+    column = here.settings.data.label
     found = label_samples(
         model_in_use(here, client, study), samples, threshold=threshold,
-        label=here.settings.data.label,
+        label=column if isinstance(column, str) else None,
     )  # fmt: skip
     if out is not None:
         found.save(out)

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,12 +50,13 @@ from fedskew.data.features import Features, with_features
 from fedskew.data.federation import Client, Federation, true_log_ratio
 from fedskew.data.owners import client_names, group_rows, own_rows, owners_of
 from fedskew.data.partition import partition
+from fedskew.data.pools import pools_of
 from fedskew.data.profile import Profile, profile_of_table
 from fedskew.data.scaling import scaled_by_clients, standardised, with_units
-from fedskew.data.shares import balanced, hold_out, matched_test
+from fedskew.data.shares import hold_out, matched_test
 from fedskew.data.skew import apply_skew
 from fedskew.data.strata import kinds, strata
-from fedskew.errors import ConfigError, DataError, at_least, unknown
+from fedskew.errors import ConfigError, DataError, unknown
 from fedskew.rng import keyed_rng
 from fedskew.types import Indices
 
@@ -64,15 +65,6 @@ SAME_LAW = ("iid", "quantity")
 """Partitions that deal random shares of the pool, whatever is in it."""
 BY_OWNER = ("owner", "owner-groups")
 """Partitions that keep what an owner has together."""
-
-
-@dataclass(frozen=True)
-class _Pools:
-    """Rows that no client holds yet: to train on, of the published test split, and public."""
-
-    train: Indices
-    test: Indices
-    public: Indices
 
 
 def build(
@@ -100,7 +92,7 @@ def build(
     dataset = dataset if by_segment else replace(dataset, segment=None)
     by_owner = partition in BY_OWNER
     matched = _is_matched(dataset, by_owner, test_from)
-    pools = _pools(dataset, by_owner and not matched, public, samples, test_samples, seed)
+    pools = pools_of(dataset, by_owner and not matched, public, samples, test_samples, seed)
     parts = _partition(dataset, pools.train, partition, clients, seed, knobs)
     owners = owners_of(dataset, parts) if partition == "owner" else None
     names = client_names(dataset, parts, owners, partition, bool((knobs or {}).get("size")))
@@ -178,50 +170,6 @@ def _is_matched(dataset: Dataset, by_owner: bool, test_from: str) -> bool:
         lacks = "test rows for every owner" if by_owner else "published test split"
         raise ConfigError(f"test_from='matched' needs more: {dataset.name} has no {lacks}.")
     return fits and test_from != "holdout"
-
-
-def _pools(
-    dataset: Dataset,
-    with_test: bool,
-    public: int,
-    samples: int | None,
-    test_samples: int | None,
-    seed: int,
-) -> _Pools:
-    """The rows to divide; ``with_test`` adds the published test split to those to train on."""
-    pool = np.arange(len(dataset.y)) if with_test else dataset.train_rows
-    test = dataset.official_test
-    if test_samples is not None:
-        rng = keyed_rng(seed, "test-samples")
-        test = _thin(test, dataset, "test_samples", test_samples, 0, rng)
-    shared = _public(pool, dataset, public, keyed_rng(seed, "public"))
-    pool = pool[~np.isin(pool, shared)]
-    if samples is not None:
-        pool = _thin(pool, dataset, "samples", samples, public, keyed_rng(seed, "samples"))
-    return _Pools(pool, test, shared)
-
-
-def _public(pool: Indices, dataset: Dataset, public: int, rng: np.random.Generator) -> Indices:
-    at_least("public", public, 0)
-    if public >= len(pool):
-        raise ConfigError(
-            f"public={public} would leave no training samples: {dataset.name} has {len(pool)}, "
-            "ask for fewer."
-        )
-    return balanced(pool, strata(dataset.y), public, rng)
-
-
-def _thin(
-    pool: Indices, dataset: Dataset, name: str, samples: int, public: int, rng: np.random.Generator
-) -> Indices:
-    at_least(name, samples, 1)
-    if samples > len(pool):
-        kind = "training samples" if name == "samples" else "published test samples"
-        beside = f" beside {public} public ones" if public else ""
-        raise ConfigError(
-            f"{name}={samples} is more than the {len(pool)} {kind} of {dataset.name}{beside}."
-        )
-    return balanced(pool, strata(dataset.y), samples, rng)
 
 
 def _partition(

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from fedskew.data import sources, synthetic
-from fedskew.data.dataset import Dataset, RawSamples, to_dataset
+from fedskew.data.dataset import Dataset, to_dataset
 from fedskew.data.locate import Layout, Missing, locate, qmnist_folder, read_first
 from fedskew.data.offers import OFFERS
 from fedskew.data.prepare import Preparation
 from fedskew.data.presets import PRESETS
+from fedskew.data.raw import RawSamples
 from fedskew.data.shared_format import read_shared
 from fedskew.errors import ConfigError, DataError
 from fedskew.registry.entries import Entry, Registry

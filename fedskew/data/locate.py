@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedskew.data.dataset import RawSamples
 from fedskew.data.formats import find_file
+from fedskew.data.raw import RawSamples
 from fedskew.data.sources import QMNIST_FILES
 from fedskew.errors import DataError
 

@@ -11,13 +11,14 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from fedskew.data.bounded import check_segments
-from fedskew.data.dataset import Dataset, RawSamples, concatenate, to_dataset, with_problem
+from fedskew.data.dataset import Dataset, to_dataset, with_problem
 from fedskew.data.datasets import DATASETS
 from fedskew.data.federation import Federation
 from fedskew.data.images.reading import SKIP, Wish
 from fedskew.data.images.samples import read_image_folders
 from fedskew.data.prepare import Preparation
 from fedskew.data.problem import Wanted
+from fedskew.data.raw import RawSamples, concatenate
 from fedskew.data.shared_format import decided, read_undecided
 from fedskew.data.tables.reading import SUFFIXES
 from fedskew.data.tables.samples import Asked, read_samples

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.data.bounded import check_class_number
-from fedskew.data.label_cells import is_number, number_first, target_of, word_of, yes_or_no
+from fedskew.data.label_cells import (
+    Origin,
+    alike,
+    is_number,
+    looked_for,
+    number_first,
+    row_of,
+    target_of,
+    word_of,
+    yes_or_no,
+)
 from fedskew.errors import ConfigError, DataError
 from fedskew.problem import Kind, Problem, check_positive
 
@@ -20,11 +30,12 @@ MOST_CLASSES = 20
 common."""
 ROWS_PER_CLASS = 10
 """How many rows there are of a common class, on average."""
-OVERRIDE = "set federation.task to say otherwise"
+TO_NUMBERS = "set federation.task = 'regression' to learn numbers"
+TO_CLASSES = "set federation.task = 'classification' if they are classes"
 
 
 def labels_of(
-    origin: Path | str,
+    origin: Origin,
     cells: Sequence[Any],
     wanted: Wanted = "auto",
     positive: str | None = None,
@@ -42,9 +53,16 @@ def labels_of(
     >>> labels_of("t.csv", [0.5, 1.25, 3])[0].kind
     'regression'
     """
-    words = [word_of(origin, column, row, cell) for row, cell in enumerate(cells)]
+    words = _spelled_alike([word_of(origin, column, row, c) for row, c in enumerate(cells)])
+    if wanted == "auto":
+        _check_meant(origin, column, words)
     kind, why = (wanted, "as set") if wanted != "auto" else _inferred(words)
     if kind == "regression":
+        if positive is not None:
+            raise ConfigError(
+                f"federation.positive is for two classes, but {column!r} of {origin} is learned as "
+                f"a number, {why}: leave it out, or set federation.task = 'binary'."
+            )
         y = np.array([target_of(origin, column, row, w) for row, w in enumerate(words)], np.float32)
         check_varies(origin, y)
         return Problem("regression", said=f"{column!r} is learned as a number: {why}."), y, ()
@@ -75,8 +93,9 @@ def classes_problem(
         kind = "binary"
     check_positive(origin, kind, positive, class_names)
     if kind == "binary":
-        chosen = class_names[-1] if positive is None else positive
-        said = f"{column!r} is one of two classes, {chosen!r} the positive one: {why}."
+        chosen = looked_for(*class_names) if positive is None else positive
+        how = "" if positive is not None else " (federation.positive names another)"
+        said = f"{column!r} is one of two classes, {chosen!r} the positive one{how}: {why}."
         return Problem(kind, chosen, said=said)
     if positive is not None:
         raise ConfigError(
@@ -87,7 +106,7 @@ def classes_problem(
 
 
 def many_labels_of(
-    origin: Path | str, columns: Mapping[str, Sequence[Any]]
+    origin: Origin, columns: Mapping[str, Sequence[Any]]
 ) -> tuple[Problem, NDArray[Any], tuple[str, ...]]:
     """A multi-label problem, its ``y`` and the labels' names, from a column of 0 and 1 each."""
     said = f"{len(columns)} labels, any of which a sample may have: {', '.join(columns)}."
@@ -152,7 +171,7 @@ def _label_matrix(
     return many_labels_of(origin, dict(zip(names, y.T, strict=True)))
 
 
-def check_varies(origin: Path | str, targets: NDArray[Any]) -> None:
+def check_varies(origin: Origin, targets: NDArray[Any]) -> None:
     """Refuse targets of one value: nothing can be learned from them."""
     if len(targets) and bool((targets == targets[0]).all()):
         raise DataError(f"{origin}: all targets are {targets[0]:g}; nothing can be learned.")
@@ -164,6 +183,34 @@ def _fractions(words: Iterable[str]) -> bool:
     return all(map(is_number, words)) and not all(float(word).is_integer() for word in words)
 
 
+def _spelled_alike(words: Sequence[str]) -> list[str]:
+    """The same, where one label is spelled in several ways, 1 and 1.0 or Yes and yes, in one."""
+    spellings: dict[str, set[str]] = {}
+    for word in set(words):
+        spellings.setdefault(alike(word), set()).add(word)
+    several = {word: key for key, each in spellings.items() if len(each) > 1 for word in each}
+    return [several.get(word, word) for word in words]
+
+
+def _check_meant(origin: Origin, column: str, words: Sequence[str]) -> None:
+    """Refuse a column that is most likely not what is to be learned, or has a mistake in it."""
+    distinct = set(words)
+    if len(distinct) <= MOST_CLASSES:
+        return
+    odd = {word for word in distinct if not is_number(word)}
+    if odd and len(odd) < len(distinct) / 2:
+        row = next(row for row, word in enumerate(words) if word in odd)
+        raise DataError(
+            f"{row_of(origin, row)}, column {column!r} holds {words[row]!r:.60}, but most labels "
+            f"are numbers: mend it, leave the row out, or {TO_CLASSES}."
+        )
+    if odd and len(distinct) == len(words):
+        raise DataError(
+            f"{origin}: {column!r} is another word in every row, so nothing can be learned of it: "
+            "name another column with --label or federation.label."
+        )
+
+
 def _inferred(words: Sequence[str]) -> tuple[Kind, str]:
     """Classes or a number, and why."""
     distinct = set(words)
@@ -171,10 +218,11 @@ def _inferred(words: Sequence[str]) -> tuple[Kind, str]:
         return "classification", "it holds words"
     values = {float(word) for word in distinct}
     if _fractions(distinct):
-        return "regression", f"it holds fractions ({OVERRIDE})"
+        remedy = f" ({TO_CLASSES})" if len(values) <= MOST_CLASSES else ""
+        return "regression", f"it holds fractions{remedy}"
     if len(values) <= MOST_CLASSES:
-        return "classification", f"it holds {len(values)} whole numbers ({OVERRIDE})"
+        return "classification", f"it holds {len(values)} whole numbers ({TO_NUMBERS})"
     counted = min(values) in (0, 1) and max(values) - min(values) == len(values) - 1
     if counted and len(words) >= ROWS_PER_CLASS * len(values):
-        return "classification", f"it counts {len(values)} classes ({OVERRIDE})"
-    return "regression", f"it holds {len(values)} different numbers ({OVERRIDE})"
+        return "classification", f"it counts {len(values)} classes ({TO_NUMBERS})"
+    return "regression", f"it holds {len(values)} different numbers ({TO_CLASSES})"

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.data.dataset import RawSamples, check_values
 from fedskew.data.formats import Array, read_npz
 from fedskew.data.problem import Wanted, problem_of
+from fedskew.data.raw import RawSamples, check_values
 from fedskew.errors import DataError
 from fedskew.problem import CLASSIFICATION, Problem
 from fedskew.types import Indices

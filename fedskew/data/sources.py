@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskew.data.dataset import RawSamples, check_labels, check_values, concatenate, numbered
 from fedskew.data.formats import (
     Array,
     existing,
@@ -26,6 +25,7 @@ from fedskew.data.images.one import read_image
 from fedskew.data.images.reading import Wish
 from fedskew.data.images.samples import read_image_folders
 from fedskew.data.pickles import read_cifar_pickle, read_names
+from fedskew.data.raw import RawSamples, check_labels, check_values, concatenate, numbered
 from fedskew.errors import DataError
 from fedskew.types import Indices
 

@@ -15,9 +15,9 @@ import numpy as np
 from scipy.linalg import solve_triangular, toeplitz
 from scipy.special import expit
 
-from fedskew.data.dataset import RawSamples
 from fedskew.data.federation import Floats
 from fedskew.data.prepare import Floats as Samples
+from fedskew.data.raw import RawSamples
 from fedskew.registry.knobs import Knob
 from fedskew.rng import keyed_rng
 

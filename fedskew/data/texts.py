@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskew.data.dataset import RawSamples
 from fedskew.data.formats import read_text
 from fedskew.data.images.one import IMAGE_SUFFIXES
+from fedskew.data.raw import RawSamples
 from fedskew.data.tokens import TEXTS, TextReader
 from fedskew.errors import DataError
 

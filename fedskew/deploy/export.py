@@ -21,8 +21,9 @@ from torch.nn.utils import prune as pruning
 
 from fedskew.data.federation import Client, Federation
 from fedskew.deploy.export_report import ExportReport
-from fedskew.deploy.files import KEY, OneFile, metadata, write_onnx, write_torch
+from fedskew.deploy.files import KEY, metadata, write_onnx, write_onnx_int8, write_torch
 from fedskew.deploy.int8 import Int8, in_int8, load_plain, plain_tensors, quantised
+from fedskew.deploy.loading import OneFile
 from fedskew.deploy.measured import HeldOut, measured
 from fedskew.deploy.model import (
     EXPORTED,
@@ -42,6 +43,7 @@ from fedskew.federate.confidence import check_share
 from fedskew.methods import find
 from fedskew.models import seeded
 from fedskew.runs.experiment import Run
+from fedskew.runs.preparation import SamplePreparation
 from fedskew.store import make_folder, write_atomically, write_json
 from fedskew.trust.consent import allow_code_in, code_named_in, found_in_file
 
@@ -89,6 +91,7 @@ def export(
     whole = run_model(finished, client if has_own else None)
     directory = None if data_dir is None else Path(data_dir)
     preparation = preparation_of(finished, directory)
+    _check_whose_scale(finished, preparation, client)
     made = of_run(finished, whole, preparation, client if has_own else None)
     mine = preparation.of_client(client) if client else preparation
     made = with_usual(replace(made, preparation=mine), finished, directory)
@@ -113,6 +116,21 @@ def export(
     about = {**made.about, **told}
     write_json(folder / EXPORTED, about)
     return report
+
+
+def _check_whose_scale(run: Run, preparation: SamplePreparation, client: str | None) -> None:
+    """A file holds one scale: where each client has its own, it must be said whose."""
+    known = sorted({*preparation.own_scales, *preparation.clients})
+    if not known:
+        return
+    if client is None:
+        raise RunError(
+            f"clients of {run.path} scale samples each by its own, and a file holds one scale: "
+            f"name whose with --client, like {known[0]!r}; for a client that took no part, use "
+            "'fedskew adapt', whose folder 'fedskew predict' takes."
+        )
+    if client not in known:
+        raise unknown("client", client, known)
 
 
 def _data(run: Run, directory: Path | None) -> tuple[Federation | None, tuple[str, ...]]:
@@ -157,15 +175,20 @@ def _in_one_file(
     notes: tuple[str, ...],
 ) -> ExportReport:
     write, suffix = {"onnx": (write_onnx, ".onnx"), "torch": (write_torch, ".pt")}[form]
-    files = []
+    files: list[OneFile] = []
     for name, (model, kind) in models.items():
-        if kind is not None and form == "onnx":
-            continue  # torch's own int8 has no counterpart in ONNX
         stem = "model" if name == FLOAT else f"model-{_plain(name)}"
-        about = {**made.about, "variant": name}
-        files.append(write(folder / f"{stem}{suffix}", model, made.preparation, about))
-    if form == "onnx" and any(kind is not None for _, kind in models.values()):
-        notes = (*notes, "int8 is left to onnxruntime.quantization.quantize_dynamic for ONNX files")
+        path, about = folder / f"{stem}{suffix}", {**made.about, "variant": name}
+        if kind is None or form == "torch":
+            files.append(write(path, model, made.preparation, about))
+            continue
+        # torch's own int8 has no counterpart in ONNX: onnxruntime makes it of the graph.
+        exact = next(file for file in files if file.path.stem == stem.removesuffix("-int8"))
+        small = write_onnx_int8(exact, path, made.preparation)
+        if small is None:
+            notes = (*notes, "int8 of ONNX files is made by onnxruntime, which is not installed")
+        else:
+            files.append(small)
     return ExportReport(folder, client, 0, (), notes, tuple(files))
 
 

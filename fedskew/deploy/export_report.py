@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedskew.deploy.files import OneFile
+from fedskew.deploy.loading import OneFile
 from fedskew.deploy.measured import Variant
 
 NOTHING = "–"

@@ -1,4 +1,4 @@
-"""One file that answers without fedskew: ONNX, or a program of torch; and how it is loaded."""
+"""One file that answers without fedskew: ONNX, or a program of torch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import copy
 import io
 import json
 import logging
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.deploy.standalone import Standalone, inputs_of, made_up, outputs_of
+from fedskew.data.tables.encoder import TableEncoder
+from fedskew.deploy.loading import OneFile, given_to_onnx, given_to_torch
+from fedskew.deploy.onnx_words import as_words, places_of_words, taking_words
+from fedskew.deploy.standalone import (
+    Standalone,
+    inputs_of,
+    made_up,
+    onnx_inputs_of,
+    outputs_of,
+)
 from fedskew.engine.torch_private import loaded_program, saved_program, traced_program
 from fedskew.errors import ConfigError, RunError
 from fedskew.runs.preparation import SamplePreparation
@@ -26,65 +36,17 @@ from fedskew.store import write_atomically
 TRIED = 33
 CLOSE = 1e-5
 KEY = "fedskew"
-LOADING = {
-    "onnx": (
-        "import onnxruntime",
-        "session = onnxruntime.InferenceSession({path!r})",
-        '(answers,) = session.run(None, {{"inputs": rows}})',
-    ),
-    "torch": (
-        "import torch",
-        "model = torch.jit.load({path!r})",
-        "answers = model(torch.as_tensor(rows))",
-    ),
-    "safetensors": (
-        "import json; from safetensors import safe_open",
-        'file = safe_open({path!r}, "np"); about = json.loads(file.metadata()["fedskew"])',
-        "weights = {{name: file.get_tensor(name) for name in file.keys()}}",
-    ),
-    "int8": (
-        "import json; from safetensors import safe_open",
-        'file = safe_open({path!r}, "np"); names, get = set(file.keys()), file.get_tensor',
-        'weights = {{n: get(n) * (get(n + "_scale").reshape(-1, *[1] * (get(n).ndim - 1)) '
-        'if n + "_scale" in names else 1) for n in names}}',
-    ),
-}
-"""The three lines that load a file; ``rows`` are float32 as its metadata say."""
 
 
-@dataclass(frozen=True)
-class OneFile:
-    """A file that was written; ``difference`` is by how much its answers differ from the model's
-    at most, on made-up inputs (None: they could not be tried here).
-    """
-
-    path: Path
-    form: str
-    bytes: int
-    difference: float | None = None
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Python that loads it where there is no fedskew."""
-        return tuple(line.format(path=str(self.path)) for line in LOADING[self.form])
-
-    def __str__(self) -> str:
-        tried = ""
-        if self.difference is not None:
-            tried = f", answers as the model's to {max(self.difference, 1e-9):.0e}"
-        return "\n".join(
-            [
-                f"{self.path}: {self.bytes:,} bytes{tried}; load it with",
-                *(f"    {line}" for line in self.lines),
-            ]
-        )
-
-
-def metadata(preparation: SamplePreparation, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says of itself."""
+def metadata(
+    preparation: SamplePreparation, about: Mapping[str, Any], words: bool = False
+) -> dict[str, Any]:
+    """What a file says of itself; ``words`` are an input of their own, if it takes any."""
+    inputs = inputs_of(preparation)
+    told: dict[str, Any] = onnx_inputs_of(preparation) if words else {"inputs": inputs}
     return {
         **about,
-        "inputs": inputs_of(preparation),
+        **told,
         "outputs": outputs_of(preparation),
         "preparation": _figures(preparation),
     }
@@ -120,16 +82,48 @@ def write_onnx(
             raise RunError(f"torch cannot write this model as ONNX: {_first(error)}.") from error
     assert program is not None
     proto = program.model_proto
-    told = metadata(preparation, about)
-    for name, value in {KEY: told, "inputs": told["inputs"], "outputs": told["outputs"]}.items():
+    words = bool(preparation.encoder and places_of_words(preparation.encoder))
+    if words and preparation.encoder:
+        proto = taking_words(proto, preparation.encoder)
+    told = metadata(preparation, about, words)
+    parts: dict[str, Any] = {
+        name: told[name] for name in ("inputs", "words", "outputs") if name in told
+    }
+    parts[KEY] = told
+    for name, value in parts.items():
         entry = proto.metadata_props.add()
         entry.key, entry.value = name, json.dumps(value)
     onnx.checker.check_model(proto)
     content = proto.SerializeToString()
-    answered = _with_onnxruntime(content)
+    answered = _with_onnxruntime(content, preparation.encoder if words else None)
     difference = None if answered is None else _checked(path, whole, preparation, answered)
     write_atomically(path, content)
-    return OneFile(path, "onnx", len(content), difference)
+    given = given_to_onnx(preparation) if words else (("inputs", ""),)
+    return OneFile(path, "onnx of words" if words else "onnx", len(content), difference, given)
+
+
+def write_onnx_int8(file: OneFile, path: Path, preparation: SamplePreparation) -> OneFile | None:
+    """The same graph with weights of eight bits, by onnxruntime; none where that is not here."""
+    try:
+        from onnxruntime.quantization import quantize_dynamic  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        made = Path(folder, "int8.onnx")
+        proto = _onnx().load(file.path)
+        del proto.graph.value_info[:]  # shapes of weights that are turned over on the way
+        quantize_dynamic(proto, made)
+        content = made.read_bytes()
+    exact, small = (
+        _with_onnxruntime(each, preparation.encoder if "words" in file.form else None)
+        for each in (file.path.read_bytes(), content)
+    )
+    inputs = made_up(preparation, TRIED)
+    difference = None
+    if exact and small:
+        difference = _difference(exact(inputs), small(inputs))
+    write_atomically(path, content)
+    return replace(file, path=path, bytes=len(content), difference=difference)
 
 
 def write_torch(
@@ -148,7 +142,8 @@ def write_torch(
         loaded = loaded_program(content)
     difference = _checked(path, whole, preparation, loaded)
     write_atomically(path, content)
-    return OneFile(path, "torch", len(content), difference)
+    kind, given = given_to_torch(preparation)
+    return OneFile(path, kind, len(content), difference, given)
 
 
 def _checked(
@@ -167,8 +162,7 @@ def _checked(
             wanted, found = whole(inputs), answered(inputs)
         if wanted.shape != found.shape:
             raise RunError(f"{path.name} would answer {rows} rows otherwise than the model does.")
-        scale = wanted.abs().clamp(min=1.0)
-        worst = max(worst, float(((wanted - found).abs() / scale).max()))
+        worst = max(worst, _difference(wanted, found))
     if not worst <= CLOSE:
         raise RunError(
             f"{path.name} would answer otherwise than the model does, by up to {worst:.1e}: its "
@@ -177,8 +171,15 @@ def _checked(
     return worst
 
 
-def _with_onnxruntime(content: bytes) -> Callable[[Tensor], Tensor] | None:
-    """Answers of a graph, if there is something here to compute them."""
+def _difference(wanted: Tensor, found: Tensor) -> float:
+    """By how much answers differ at most, as a share where they are large."""
+    return float(((wanted - found).abs() / wanted.abs().clamp(min=1.0)).max())
+
+
+def _with_onnxruntime(
+    content: bytes, words: TableEncoder | None = None
+) -> Callable[[Tensor], Tensor] | None:
+    """Answers of a graph, which may take words, if there is something here to compute them."""
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError:
@@ -186,7 +187,8 @@ def _with_onnxruntime(content: bytes) -> Callable[[Tensor], Tensor] | None:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def answered(inputs: Tensor) -> Tensor:
-        (found,) = session.run(None, {"inputs": inputs.numpy()})
+        given = as_words(words, inputs.numpy()) if words else {"inputs": inputs.numpy()}
+        (found,) = session.run(None, given)
         return torch.from_numpy(np.asarray(found))
 
     return answered

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedskew.data.dataset import numbered
 from fedskew.data.federation import Federation
+from fedskew.data.raw import numbered
 from fedskew.deploy.model import finished_run, run_model
 from fedskew.deploy.preparation import run_federation
 from fedskew.deploy.realism import Realism, realism

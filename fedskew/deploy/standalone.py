@@ -162,6 +162,21 @@ def inputs_of(preparation: SamplePreparation) -> dict[str, Any]:
     return told
 
 
+def onnx_inputs_of(preparation: SamplePreparation) -> dict[str, dict[str, Any]]:
+    """The same for a graph that takes words as they are, in an input of their own."""
+    whole = inputs_of(preparation)
+    columns = whole["columns"]
+    numbers = [column for column in columns if column["kind"] not in WORDS]
+    words = [{"name": column["name"], "kind": column["kind"]}
+             for column in columns if column["kind"] in WORDS]  # fmt: skip
+    told = {
+        "inputs": {**whole, "shape": ["rows", len(numbers)], "columns": numbers},
+        "words": {"name": "words", "type": "string", "shape": ["rows", len(words)],
+                  "columns": words, "missing": ""},
+    }  # fmt: skip
+    return {name: each for name, each in told.items() if each["columns"]}
+
+
 def _column(column: Encoding) -> dict[str, Any]:
     told: dict[str, Any] = {"name": column.name, "kind": column.kind}
     if column.levels:
@@ -195,7 +210,9 @@ def made_up(preparation: SamplePreparation, rows: int) -> Tensor:
     x = np.empty((rows, len(encoder.columns)), np.float32)
     for place, column in enumerate(encoder.columns):
         if column.kind in WORDS:
-            x[:, place] = rng.integers(-1, len(column.levels) or BUCKETS, rows)
+            # A strange word has the number -1; hashed, no word is strange.
+            low, high = (-1, len(column.levels)) if column.levels else (0, BUCKETS)
+            x[:, place] = rng.integers(low, high, rows)
         else:
             x[:, place] = column.fill + 3 * column.spread * rng.standard_normal(rows)
         x[rng.random(rows) < 0.1, place] = np.nan

@@ -24,15 +24,18 @@ from fedskew.data.federation import Federation
 from fedskew.data.label_cells import number_first
 from fedskew.data.moments import Moments, figures, overall
 from fedskew.errors import DataError, at_least
+from fedskew.problem import Problem
 from fedskew.rng import stream
 from fedskew.types import Indices
 
-VERSION = 1
+VERSION = 2
 """Of what is sent: summaries of different versions do not mean the same."""
 PROJECTED, DIRECTIONS = 64, 64
 WIDTH = 2 * DIRECTIONS
 CELL = 10
 """Cells of fewer rows are not sent, unless another size is asked for."""
+ROOMY = 1.5
+"""Groups that small classes are joined into have about so many cells' worth of rows each."""
 BINS = 5
 """A target that is a number is looked at by fifths of all targets."""
 SMALLEST_SIDE = 8
@@ -71,8 +74,14 @@ class Basis:
     edge_deviation: Singles
     cuts: tuple[float, ...] = ()
     cell: int = CELL
+    groups: tuple[int, ...] = ()
+    """Where classes have few rows each, the group that each is joined into to be counted."""
     public: bool = False
     version: int = VERSION
+
+    def __post_init__(self) -> None:
+        at_least("cell", self.cell, 2)
+        at_least("seed", self.seed, 0)
 
     @property
     def classes(self) -> int:
@@ -167,7 +176,7 @@ def has_edges(shape: Sequence[int]) -> bool:
 
 def opening(federation: Federation, name: str) -> Opening:
     """What a client tells first, of its training rows."""
-    kind = kind_of(federation)
+    kind = kind_of(federation.name, federation.problem)
     rows = federation.by_name[name].train
     x = federation.x.numpy()
     shape = federation.sample_shape
@@ -185,14 +194,13 @@ def opening(federation: Federation, name: str) -> Opening:
     return Opening(name, kind, names, shape, len(rows), Moments.of(x, rows), edges, tenths)
 
 
-def kind_of(federation: Federation) -> str:
-    if federation.problem.classifies:
+def kind_of(name: str, problem: Problem) -> str:
+    """Whether targets are classes or numbers; ``name`` is the federation's."""
+    if problem.classifies:
         return "classes"
-    if federation.problem.kind == "regression":
+    if problem.kind == "regression":
         return "numbers"
-    raise DataError(
-        f"{federation.name} has several labels a sample: diagnose needs one class or one number."
-    )
+    raise DataError(f"{name} has several labels a sample: diagnose needs one class or one number.")
 
 
 def agreed(openings: Sequence[Opening], seed: int = 0, cell: int = CELL) -> Basis:
@@ -219,12 +227,23 @@ def agreed(openings: Sequence[Opening], seed: int = 0, cell: int = CELL) -> Basi
     cuts = _cuts(ordered) if first.kind == "numbers" else ()
     names = tuple(f"fifth {i + 1}" for i in range(len(cuts) + 1)) if cuts else _names(ordered)
     check_names(first.kind, names)
+    groups = _groups(ordered, len(names), seed, cell) if first.kind == "classes" else ()
     return Basis(
         seed, first.kind, names, first.shape,
         mean[0].astype(np.float32), deviation[0].astype(np.float32),
         edge_mean.reshape(-1).astype(np.float32), edge_deviation.reshape(-1).astype(np.float32),
-        cuts, cell,
+        cuts, cell, groups,
     )  # fmt: skip
+
+
+def _groups(openings: Sequence[Opening], classes: int, seed: int, cell: int) -> tuple[int, ...]:
+    """Classes joined at random, if the median client has fewer rows of one than a cell."""
+    rows = float(np.median([each.rows for each in openings]))
+    groups = int(rows / (ROOMY * cell))
+    if rows >= cell * classes or groups < 2:
+        return ()
+    order = stream(seed, "diagnosis", "groups").permutation(classes)
+    return tuple(int(place) % groups for place in np.argsort(order))
 
 
 def check_names(kind: str, names: Sequence[str]) -> None:
@@ -252,17 +271,23 @@ def _cuts(openings: Sequence[Opening]) -> tuple[float, ...]:
 
 def public_basis(federation: Federation, seed: int = 0, cell: int = CELL) -> Basis:
     """A basis that looks at no row: inputs are taken as they come, to be of about unit scale."""
-    at_least("cell", cell, 2)
-    if kind_of(federation) == "numbers":
+    kind = kind_of(federation.name, federation.problem)
+    return basis_of_no_row(kind, federation.class_names, federation.sample_shape, seed, cell)
+
+
+def basis_of_no_row(
+    kind: str, class_names: tuple[str, ...], shape: tuple[int, ...], seed: int, cell: int
+) -> Basis:
+    """The same of a federation whose rows are elsewhere."""
+    if kind == "numbers":
         raise DataError(
             "targets that are numbers are cut where rows say: --epsilon needs classes instead."
         )
-    check_names("classes", federation.class_names)
-    shape = federation.sample_shape
+    check_names("classes", class_names)
     like = (shape[0], 1, 1) if len(shape) == 3 else shape
     edges = 8 * shape[0] if has_edges(shape) else 0
     return Basis(
-        seed, "classes", federation.class_names, shape,
+        seed, "classes", class_names, shape,
         np.zeros(like, np.float32), np.ones(like, np.float32),
         np.full(edges, 0.5, np.float32), np.full(edges, 0.5, np.float32),
         cell=cell, public=True,

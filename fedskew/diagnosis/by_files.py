@@ -44,6 +44,8 @@ def summarise_file(
     agreed_on = None if basis is None else read_basis(basis)
     federation = site_federation(source, client)
     name = federation.clients[0].name
+    if "/" in name:
+        raise ConfigError(f"--client names a file, too: leave '/' out of {name!r}.")
     if agreed_on is None:
         with one_order():
             told = opening(federation, name)
@@ -57,7 +59,12 @@ def sent_files(given: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in given:
         if path.is_dir():
-            found += sorted(p for p in path.iterdir() if p.name.endswith((OPENING, SUMMARY)))
+            sent = sorted(p for p in path.iterdir() if p.name.endswith((OPENING, SUMMARY)))
+            if not sent:
+                raise DataError(
+                    f"{path} holds no file of 'fedskew summarise'; a folder of data is given alone."
+                )
+            found += sent
         elif path.exists():
             found.append(path)
         else:

@@ -8,6 +8,7 @@ from fedskew.diagnosis.privacy import DELTA, noise_for
 from fedskew.diagnosis.report import Diagnosis, diagnosed
 from fedskew.diagnosis.summary import summarise
 from fedskew.engine.arithmetic import one_order
+from fedskew.errors import ConfigError
 
 
 def diagnose(
@@ -29,6 +30,11 @@ def diagnosed_with_basis(
     cell: int = CELL,
     seed: int = 0,
 ) -> tuple[Diagnosis, Basis]:
+    if not isinstance(federation, Federation):
+        raise ConfigError(
+            f"diagnose takes a fedskew Federation, not {type(federation).__name__}: "
+            "fedskew.make_federation makes one of a config, fedskew.federation_from of your data."
+        )
     noise = noise_for(epsilon, delta)
     if noise.is_none:
         with one_order():

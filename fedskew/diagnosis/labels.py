@@ -31,7 +31,7 @@ def label_score(all_: Together) -> tuple[Score, Floats, float]:
     treated alike (noise, cells not sent): 0 for an iid deal, 1 where clients share no class. Last
     comes how far from the others the furthest client lies in any of these deals.
     """
-    table = completed(all_, all_.counts)
+    table = completed(all_, all_.labels)
     dealt = [completed(all_, each) for each in _deals(all_, table)]
     null = [information(each) for each in dealt]
     chance, spread = float(np.mean(null)), float(np.std(null, ddof=1))

@@ -10,8 +10,9 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.federation import Client, Federation
 from fedskew.data.own import load_own
 from fedskew.data.tables.kinds import Columns
-from fedskew.diagnosis.basis import Basis
+from fedskew.diagnosis.basis import Basis, kind_of
 from fedskew.errors import DataError, unknown
+from fedskew.problem import Problem
 
 
 def folder_federation(folder: Path) -> Federation:
@@ -63,6 +64,12 @@ def _federation(found: Dataset, clients: list[Client]) -> Federation:
 
 def in_classes_of(federation: Federation, basis: Basis) -> Federation:
     """A site's samples with their classes numbered as the basis numbers them."""
+    kind = kind_of(federation.name, federation.problem)
+    if kind != basis.kind:
+        raise DataError(
+            f"labels of {federation.name} are {kind}, those of the basis {basis.kind}: diagnose "
+            "sites that learn the same."
+        )
     if basis.kind == "numbers" or federation.class_names == basis.class_names:
         return federation
     place = {name: number for number, name in enumerate(basis.class_names)}
@@ -71,4 +78,5 @@ def in_classes_of(federation: Federation, basis: Basis) -> Federation:
             raise unknown("class (not in the basis)", name, basis.class_names)
     numbers = np.array([place[name] for name in federation.class_names], np.int64)
     y = federation.y.new_tensor(numbers[federation.y.numpy()])
-    return federation.with_data(y=y, class_names=basis.class_names)
+    # Of two classes that a site has, the basis may know more.
+    return federation.with_data(y=y, class_names=basis.class_names, problem=Problem())

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 
 from fedskew.errors import ConfigError
 from fedskew.parts.accounting import accounting
 
 DELTA = 1e-5
+MOST = 20.0
+"""The largest epsilon: more promises nothing that matters, and takes minutes to calibrate."""
+LARGEST = 0.1
+"""The largest delta: a share of rows that may be told outright."""
 SHARES = {"counts": 0.1, "sums": 0.8, "products": 0.1}
 """How the squared signal is divided over what is sent: Σ 1/σ² of all is fixed by ε."""
 
@@ -42,10 +47,13 @@ def noise_for(epsilon: float | None, delta: float = DELTA) -> Noise:
     """
     if epsilon is None:
         return NONE
-    if not (math.isfinite(epsilon) and epsilon > 0):
+    if not _is_within(epsilon, MOST):
         raise ConfigError(
-            f"epsilon must be a number above 0, not {epsilon}: leave it out for none."
+            f"epsilon must be a number above 0 and at most {MOST:g}, not {epsilon!r}: leave it out "
+            "for no noise."
         )
+    if not _is_within(delta, LARGEST):
+        raise ConfigError(f"delta must be a number above 0 and at most {LARGEST}, not {delta!r}.")
     library = accounting()
     multiplier = library.calibrate_dp_mechanism(
         library.pld.PLDAccountant,
@@ -56,3 +64,7 @@ def noise_for(epsilon: float | None, delta: float = DELTA) -> Noise:
     )
     sigmas = {name: multiplier / math.sqrt(share) for name, share in SHARES.items()}
     return Noise(**sigmas, epsilon=epsilon, delta=delta)
+
+
+def _is_within(value: object, most: float) -> bool:
+    return isinstance(value, Real) and 0 < float(value) <= most

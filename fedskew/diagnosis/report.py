@@ -18,7 +18,7 @@ from fedskew.diagnosis.outliers import Standout, is_concept, standouts, strays
 from fedskew.diagnosis.privacy import Noise
 from fedskew.diagnosis.shift import Shift, shift_of
 from fedskew.diagnosis.summary import Summary
-from fedskew.diagnosis.together import Together, together
+from fedskew.diagnosis.together import ENOUGH_SHOWN, Together, together
 from fedskew.engine.arithmetic import one_order
 
 LABEL, LABEL_BEYOND = 0.03, 4.0
@@ -29,8 +29,6 @@ RARE = 0.005
 STRONG = 0.05
 """A shift of this size matters: where it could not have been seen, nothing can be told."""
 QUANTITY = 0.2
-ENOUGH_SHOWN = 0.5
-"""Shifts are judged if cells that were sent hold this share of the rows."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,8 @@ def _diagnosed(all_: Together) -> Diagnosis:
     seen = None if why_not and float(all_.counts.sum()) == 0 else shift
     found = _found(shift)
     labels = _label(all_, label, unlike)
-    told_labels = None if labels.verdict == "cannot tell" else unlike
+    # A single client's few rows in a few groups are too uneven by chance to single it out.
+    told_labels = None if labels.verdict == "cannot tell" or all_.groups else unlike
     judged = (
         labels,
         _quantity(all_),
@@ -144,7 +143,7 @@ def unseen(all_: Together, shift: Shift) -> str:
 
 def _label(all_: Together, score: Score, unlike: Any) -> Finding:
     spread = score.value / score.beyond if score.beyond else 0.0
-    if all_.counts.sum() < 0.2 * all_.rows.sum():
+    if all_.labels.sum() < 0.2 * all_.rows.sum():
         verdict = "cannot tell"
     elif score.value >= LABEL and score.beyond > LABEL_BEYOND:
         verdict = "found"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedskew.data.federation import Federation
 from fedskew.diagnosis.basis import VERSION, WIDTH, Basis, Floats, Singles
-from fedskew.diagnosis.duplicates import sketch
+from fedskew.diagnosis.duplicates import HASHES, sketch
 from fedskew.diagnosis.privacy import NONE, Noise
 from fedskew.engine.arithmetic import one_order
 from fedskew.errors import DataError
@@ -21,6 +21,7 @@ UPPER = np.triu_indices(WIDTH)
 DECLARED = {
     "rows": "how many training rows a client has",
     "counts": "its rows of each class; a class of fewer rows than the cell size counts as 0",
+    "joined": "where classes are small, its rows of random groups of them, counted likewise",
     "sums": "for each of these classes the sum of the features φ(x)",
     "products": "the sum of φ(x)φ(x)ᵀ over the rows of these classes",
     "spread": "one number: how widely rows of a class spread, as tr Σ² by class and row",
@@ -41,6 +42,8 @@ class Summary:
     hashes: NDArray[np.uint64]
     hidden: int
     spread: float
+    joined: Floats
+    """Rows of each group of classes, if the basis joins any."""
     basis: str
     """The seal of the basis it was made under."""
     noise: Noise = NONE
@@ -51,7 +54,7 @@ class Summary:
         """What is sent, without names: numbers as they are stored."""
         shown = int((self.counts > 0).sum())
         sent = [self.counts.nbytes, shown * self.sums[0].nbytes, self.products.nbytes]
-        return int(sum(sent) + self.hashes.nbytes + 16)
+        return int(sum(sent) + self.hashes.nbytes + self.joined.nbytes + 16)
 
     @property
     def gram(self) -> Floats:
@@ -59,6 +62,11 @@ class Summary:
         full = np.zeros((WIDTH, WIDTH))
         full[UPPER] = self.products
         return full + np.triu(full, 1).T
+
+
+def most_bytes(classes: int) -> int:
+    """What a summary holds at most: all its classes are large enough to be sent."""
+    return 16 * classes + 4 * WIDTH * classes + 4 * len(UPPER[0]) + 8 * HASHES + 16
 
 
 def summarise(
@@ -123,10 +131,20 @@ def _summarised(
         products=gram.astype(np.float32),
         hashes=sketch(x, key or str(basis.seed)) if noise.is_none else np.zeros(0, np.uint64),
         hidden=hidden,
+        joined=_joined(counts, basis),
         spread=_spread(described, labels, shown) if noise.is_none else 0.0,
         basis=basis.seal,
         noise=noise,
     )
+
+
+def _joined(counts: Floats, basis: Basis) -> Floats:
+    """Rows by group, of classes that are sent, and of the others if they are a cell together."""
+    if not basis.groups:
+        return np.zeros(0)
+    small = np.where(counts >= basis.cell, 0.0, counts)
+    whole, rest = (np.bincount(basis.groups, each) for each in (counts, small))
+    return np.asarray(np.where(rest >= basis.cell, whole, whole - rest))
 
 
 def _spread(described: Floats, labels: Indices, shown: NDArray[np.bool_]) -> float:

@@ -15,6 +15,8 @@ from fedskew.diagnosis.summary import Summary
 from fedskew.errors import DataError
 
 ENOUGH_CLIENTS = 2
+ENOUGH_SHOWN = 0.5
+"""Shifts are judged if cells that were sent hold this share of the rows."""
 CONCENTRATED = 0.2
 """tr Σ²/(tr Σ)² of features within a class: .05 to .11 in the five datasets that were looked at."""
 
@@ -37,6 +39,19 @@ class Together:
     @cached_property
     def counts(self) -> Floats:
         return np.stack([each.counts for each in self.summaries])
+
+    @cached_property
+    def labels(self) -> Floats:
+        """What label skew is read off: classes, or groups where most rows lie in small classes."""
+        small = float(self.counts.sum()) < ENOUGH_SHOWN * float(self.rows.sum())
+        if small and self.basis.groups:
+            return np.stack([each.joined for each in self.summaries])
+        return self.counts
+
+    @property
+    def groups(self) -> int:
+        """How many groups label skew is read off; 0 if it is of classes."""
+        return 0 if self.labels is self.counts else self.labels.shape[1]
 
     @cached_property
     def sums(self) -> Floats:
@@ -101,6 +116,12 @@ def together(summaries: Sequence[Summary], basis: Basis) -> Together:
             raise DataError(
                 f"the summary of {each.client!r} was made under another basis (another seed or "
                 "other sums): make it anew with this one."
+            )
+        groups = len(set(basis.groups))
+        if (len(each.counts), len(each.joined)) != (basis.classes, groups):
+            raise DataError(
+                f"the summary of {each.client!r} counts {len(each.counts)} classes, the basis "
+                f"{basis.classes}: make it anew with this one."
             )
         if each.noise != ordered[0].noise:
             raise DataError(

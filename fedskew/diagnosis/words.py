@@ -29,12 +29,15 @@ def label(verdict: str, score: Score, all_: Together) -> str:
     if verdict == "cannot tell":
         return (
             f"cannot tell, because too few rows lie in classes of {all_.basis.cell} or more at "
-            f"their client ({float(all_.counts.sum() / max(all_.rows.sum(), 1)):.0%})"
+            f"their client ({min(1.0, float(all_.labels.sum() / max(all_.rows.sum(), 1))):.0%})"
         )
+    what = f"{all_.groups} random groups of classes" if all_.groups else "classes"
     if verdict == "none":
-        return f"clients have the same shares of classes, as far as chance goes ({numbers(score)})"
+        return f"clients have the same shares of {what}, as far as chance goes ({numbers(score)})"
     size = "mild" if score.value < 0.15 else "clear" if score.value < 0.45 else "strong"
-    return f"{size} label skew: clients explain {score.value:.0%} of the labels ({numbers(score)})"
+    of = f" in {what}" if all_.groups else ""
+    said = f"{size} label skew: clients explain {score.value:.0%} of the labels{of}"
+    return f"{said} ({numbers(score)})"
 
 
 def quantity(verdict: str, score: Score, all_: Together) -> str:

@@ -42,6 +42,8 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -117,7 +119,10 @@ def fused_adam(
 
 def traced(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
     """A function of tensors as a graph of plain operations, without ``torch.func`` and autograd."""
-    return make_fx(function)(*inputs)
+    # One set of shapes for the whole trace: by itself torch makes one for every operation, which
+    # takes as long as all the rest.
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+        return make_fx(function)(*inputs)
 
 
 def scripted(graph: nn.Module, examples: Sequence[Tensor], as_written: bool = False) -> Compiled:
@@ -128,15 +133,17 @@ def scripted(graph: nn.Module, examples: Sequence[Tensor], as_written: bool = Fa
     gradient is a sum of products, would be rounded otherwise from then on; ``as_written`` forbids
     it.
     """
+    names = [f"input_{number}" for number in range(len(examples))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            trace: Any = torch.jit.trace
-            module = trace(graph, tuple(examples), check_trace=False)
+            recorded, _ = torch._C._create_graph_by_tracing(
+                graph, tuple(examples), lambda tensor: "", True, False, None, names
+            )
         except RuntimeError:
             return graph
-    # The method itself: going through Module.__call__ costs as much as a few operations.
-    run: Compiled = module._c._get_method("forward")
+    # A function of its own: what torch.jit.trace makes is kept by torch for as long as it lives.
+    run: Compiled = torch._C._create_function_from_graph("forward", recorded)
     if not as_written:
         return run
 

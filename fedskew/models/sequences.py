@@ -6,6 +6,7 @@ Padding changes nothing: what a model makes of a sample does not depend on how m
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -126,50 +127,34 @@ def embedding(
     return Classifier(nn.Sequential(*body), nn.Linear([units, *hidden][-1], classes))
 
 
-@register("lstm", kinds=BOTH)
-def lstm(
-    shape: Shape,
-    classes: int,
-    *,
-    vocabulary: Vocabulary = 0,
-    units: Units = 32,
-    layers: Layers = 1,
-    dropout: Dropout = 0.0,
-) -> Classifier:
-    """Sequences by an LSTM: the mean of its outputs over what is no padding."""
-    return _recurrent(nn.LSTM, shape, classes, vocabulary, units, layers, dropout)
+def _recurrent(kind: type[nn.LSTM] | type[nn.GRU]) -> Callable[..., Classifier]:
+    """A model of torch's recurrent layers of one kind."""
+
+    def made(
+        shape: Shape,
+        classes: int,
+        *,
+        vocabulary: Vocabulary = 0,
+        units: Units = 32,
+        layers: Layers = 1,
+        dropout: Dropout = 0.0,
+    ) -> Classifier:
+        if dropout and layers == 1:
+            raise ConfigError(
+                "dropout is between recurrent layers: set layers to 2, or leave it out."
+            )
+        stacked = kind(units, units, layers, dropout=dropout, batch_first=True)
+        return Classifier(
+            Recurrent(Steps(shape, vocabulary, units), stacked), nn.Linear(units, classes)
+        )
+
+    which = "an LSTM" if kind is nn.LSTM else "a GRU"
+    made.__doc__ = f"Sequences by {which}: the mean of its outputs over what is no padding."
+    return made
 
 
-@register("gru", kinds=BOTH)
-def gru(
-    shape: Shape,
-    classes: int,
-    *,
-    vocabulary: Vocabulary = 0,
-    units: Units = 32,
-    layers: Layers = 1,
-    dropout: Dropout = 0.0,
-) -> Classifier:
-    """Sequences by a GRU: the mean of its outputs over what is no padding."""
-    return _recurrent(nn.GRU, shape, classes, vocabulary, units, layers, dropout)
-
-
-def _recurrent(
-    kind: type[nn.LSTM] | type[nn.GRU],
-    shape: Shape,
-    classes: int,
-    vocabulary: int,
-    units: int,
-    layers: int,
-    dropout: float,
-) -> Classifier:
-    """``dropout`` is between layers, of which there must then be two."""
-    if dropout and layers == 1:
-        raise ConfigError("dropout is between recurrent layers: set layers to 2, or leave it out.")
-    stacked = kind(units, units, layers, dropout=dropout, batch_first=True)
-    return Classifier(
-        Recurrent(Steps(shape, vocabulary, units), stacked), nn.Linear(units, classes)
-    )
+lstm = register("lstm", kinds=BOTH)(_recurrent(nn.LSTM))
+gru = register("gru", kinds=BOTH)(_recurrent(nn.GRU))
 
 
 @register("transformer", kinds=BOTH)

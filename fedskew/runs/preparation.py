@@ -18,13 +18,13 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from fedskew.config import Config
-from fedskew.data.dataset import check_values
 from fedskew.data.features import Range
 from fedskew.data.federation import Federation
 from fedskew.data.formats import Array
-from fedskew.data.label_cells import target_of, word_of, yes_or_no
+from fedskew.data.label_cells import alike, target_of, word_of, yes_or_no
 from fedskew.data.own_scale import OwnScale
 from fedskew.data.prepare import as_floats
+from fedskew.data.raw import check_values
 from fedskew.data.tables.encoder import TableEncoder
 from fedskew.data.tables.reading import Table
 from fedskew.data.tokens import TextReader, check_tokens
@@ -217,7 +217,10 @@ class SamplePreparation:
         if given.ndim != 1:
             raise DataError(f"{origin}: labels must be a list, not of shape {list(given.shape)}.")
         if given.dtype.kind in "UO":
-            return self._placed(origin, [str(label) for label in given], self.class_names)
+            spelled = {alike(name): name for name in self.class_names}
+            words = [str(label) for label in given]
+            words = [w if w in self.class_names else spelled.get(alike(w), w) for w in words]
+            return self._placed(origin, words, self.class_names)
         if given.dtype.kind not in "bui":
             raise DataError(f"{origin}: labels must be whole numbers or names, not {given.dtype}.")
         return self._placed(origin, [int(label) for label in given], self.numbers)

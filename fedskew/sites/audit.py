@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedskew.errors import RunError
-from fedskew.federate.backends.wire import decode_answers, decode_beside, head_of
+from fedskew.federate.backends.wire import decode_answers, decode_beside, decode_groups, head_of
 from fedskew.federate.recipe import Stage
 from fedskew.parts.select import NOTHING
 from fedskew.types import Tensors
@@ -37,6 +37,9 @@ def fields_of(reply: bytes) -> dict[str, int]:
             _add(found, "sums", len(json.dumps(head[name])))
     if (beside := decode_beside(reply)) is not None:
         _add(found, "sums", _bytes(beside))
+    if "parcels" in head:  # what a diagnosis is made of
+        groups = decode_groups(reply).values()
+        _add(found, "diagnosis", len(json.dumps(head["parcels"])) + sum(map(_bytes, groups)))
     for answer in decode_answers(reply) if "answers" in head else ():
         if answer.update is not None and answer.update.tensors:
             _add(found, "parameters", _bytes(answer.update.tensors))
@@ -79,7 +82,10 @@ def check_allowed(site: str, allow: Sequence[str], what: Iterable[str], why: str
     """Refuse what may not leave a site."""
     for each in what:
         if each not in allow:
-            raise RunError(f"site {site!r} lets no {each} leave{why} (allow in its site.toml).")
+            raise RunError(
+                f"site {site!r} lets no {each} leave{why}: its owner can add {json.dumps(each)} to "
+                "allow in its site.toml."
+            )
 
 
 def note(folder: Path, reply: bytes, about: Mapping[str, Any]) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from fedskew.config import Config
-from fedskew.data.build import chosen_unseen
-from fedskew.data.tables.telling import columns_told
 from fedskew.errors import ConfigError, RunError
 from fedskew.federate.backends.local import LocalBackend
 from fedskew.federate.backends.wire import (
@@ -24,25 +22,13 @@ from fedskew.federate.metrics import Measured
 from fedskew.federate.plan import Plan
 from fedskew.federate.roster import POOLED
 from fedskew.federate.tasks import Answer, Ask, TogetherTask
-from fedskew.rng import keyed_rng
 from fedskew.runs.experiment import Tell
 from fedskew.runs.identity import hash_of
-from fedskew.sites.held import common_classes, common_scale, encoder_in
-from fedskew.sites.learned import as_plain, problem_of_sites
+from fedskew.sites.meeting import Link, heads_of_all, meet
 from fedskew.sites.secure.numbers import check_room
 from fedskew.sites.secure.recipes import sends_models, weight_of
 from fedskew.sites.secure.sums import Make, SecureSum
-from fedskew.sites.study import check_alike, nobody, roster_of_sites, sites_of_clients
-
-
-class Link(Protocol):
-    """Carries messages to sites and brings their replies; who does not answer is left out."""
-
-    def sites(self) -> Sequence[str]: ...
-
-    def exchange(self, messages: Mapping[str, bytes]) -> Mapping[str, bytes | str]:
-        """By site its reply, or a sentence why there is none."""
-        ...
+from fedskew.sites.study import nobody, roster_of_sites
 
 
 class SitesBackend:
@@ -59,82 +45,28 @@ class SitesBackend:
 
     def __init__(self, config: Config, link: Link, tell: Tell | None = None) -> None:
         self._link = link
-        told = self._all(
-            {
-                site: encode_head({"op": "hello", "config": config.resolved()})
-                for site in link.sites()
-            }
-        )
-        if not told:
-            raise RunError("no site is connected.")
-        check_alike(told, tell)
-        self._site_of = sites_of_clients(told)
-        names = sorted(self._site_of)
-        unseen = chosen_unseen(
-            names, config.federation.unseen, keyed_rng(config.split_seed, "unseen")
-        )
-        seen = [name for name in names if name not in unseen]
-        data = {client: sha for each in told.values() for client, sha in each["data"].items()}
-        moments = {c: m for each in told.values() for c, m in each["moments"].items()}
-        columns = {c: m for each in told.values() for c, m in each["columns"].items()}
-        targets = {c: m for each in told.values() for c, m in each["targets"].items() if c in seen}
-        class_names = common_classes([each["class_names"] for each in told.values()])
-        section = config.federation
-        problem = problem_of_sites(section, told, class_names, targets)
-        if tell is not None:
-            tell(problem.said)
-        scaled, given = section.normalise == "standard", list(section.columns or ())
-        agreement = {
-            "config": config.resolved(),
-            "class_names": class_names,
-            "problem": as_plain(problem),
-            **common_scale(moments, columns, seen, scaled, given),
-            "seen": seen,
-            "data": data,
-        }
-        encoder = encoder_in(agreement)
-        if encoder is not None and tell is not None:
-            tell(columns_told(encoder, section.normalise == "client"))
-        self.data = hash_of(data)
+        meeting = meet(config, link, tell)
+        self._site_of = meeting.site_of
+        self.data = hash_of(meeting.data)
         """The fingerprint of everybody's data."""
         settings = config.resolved()
         del settings["train"]["rounds"]
-        self._study = hash_of([settings, class_names, seen, data])[:16]
-        # A site is told of the others' data no more than that they are there.
-        self._agreements = {
-            site: {**agreement, "data": each["data"]} for site, each in told.items()
-        }
-        agreed = self._all(
+        class_names, seen = meeting.common["class_names"], meeting.seen
+        self._study = hash_of([settings, class_names, seen, meeting.data])[:16]
+        self._agreements = {site: meeting.agreement(site) for site in meeting.told}
+        agreed = heads_of_all(
+            link,
             {
                 site: encode_head({"op": "agree", "study": self._study, "agreement": its})
                 for site, its in self._agreements.items()
-            }
+            },
         )
-        self.roster = roster_of_sites(agreement, told, agreed)
+        self.roster = roster_of_sites(meeting.common, meeting.told, agreed)
         if config.secure is not None:
             check_room(config.train.clients_per_round or len(seen), config.secure)
         self._config = config
         self._stage: dict[str, Any] = {}
         self._home: LocalBackend | None = None
-
-    def _all(self, messages: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
-        """The heads of everybody's replies; all refusals are told at once.
-
-        A site that was lost meanwhile is waited for, and asked once more.
-        """
-        replies = dict(self._link.exchange(messages))
-        lost = {site for site, reply in replies.items() if isinstance(reply, str)}
-        if lost and (back := lost & set(self._link.sites())):
-            replies |= self._link.exchange({site: messages[site] for site in back})
-        heads, wrong = {}, []
-        for site, reply in replies.items():
-            head = {"error": reply} if isinstance(reply, str) else head_of(reply)
-            if head.get("error"):
-                wrong.append(f"{site}: {head['error']}")
-            heads[site] = head
-        if wrong:
-            raise RunError("; ".join(wrong).rstrip(".") + ".")
-        return heads
 
     def begin(self, plan: Plan, made_up: Tensor | None = None) -> None:
         assert plan.model is not None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from fedskew.comparisons.crossing import parse_method
 from fedskew.config import Config
 from fedskew.data.federation import Federation
+from fedskew.diagnosis.basis import BINS
+from fedskew.diagnosis.summary import DECLARED, most_bytes
 from fedskew.federate.holdings import roster_of
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.plan import Plan
@@ -15,6 +17,7 @@ from fedskew.federate.recipe import Stage
 from fedskew.methods import find
 from fedskew.runs.identity import resolve
 from fedskew.sites.audit import needed_by, read_audit
+from fedskew.sites.describing import NEEDED
 from fedskew.sites.held import Held, read
 from fedskew.sites.site import ALL, Site
 from fedskew.sites.study import study_config
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 ALWAYS = (
     "the names of clients, how many samples each has, a hash of its data, names of classes, the "
     "shape of samples and the smallest and largest value in them"
+)
+DIAGNOSED = (
+    "the names of clients, how many training rows each has, a hash of its data, names of classes "
+    "and the shape of samples"
 )
 
 
@@ -63,6 +70,29 @@ def what_would_leave(site: Site, method: str, given: Config) -> tuple[list[str],
     return lines, not refused
 
 
+def diagnosis_would_leave(site: Site, given: Config) -> tuple[list[str], bool]:
+    """What 'fedskew diagnose --sites' would ask of a site, and whether it may."""
+    held = read(site, resolve(study_config(given)))
+    needed = {**_of_columns(held), **NEEDED}
+    refused = [each for each in needed if each not in site.settings.allow and each != "words"]
+    marked = {what: "   NOT ALLOWED by site.toml" if what in refused else "" for what in needed}
+    cell = site.settings.min_cell
+    federation = held.federation
+    bins = len(federation.class_names) if federation.problem.classifies else BINS
+    lines = [
+        f"diagnose at site {site.name!r}:",
+        f"  always      {DIAGNOSED}",
+        *(f"  {what:<11} {meant}{marked[what]}" for what, meant in needed.items()),
+        *(f"    {what:<9} {meant}" for what, meant in DECLARED.items()),
+        f"  the cell size is {cell} rows at least (min_cell in site.toml); "
+        f"{most_bytes(bins):,} bytes a client at most, and sums of its inputs before",
+        "  with --epsilon noise is added here, and neither moments, hashes nor the spread leave",
+    ]
+    if refused:
+        lines.append(f"it would be refused before anything is summed: {', '.join(refused)}")
+    return lines, not refused
+
+
 def _of_columns(held: Held) -> dict[str, str]:
     """What samples are scaled and encoded by."""
     told = held.columns(())
@@ -91,13 +121,15 @@ def audit_table(site: Site, last: int) -> Table:
 
     lines = read_audit(site.folder)
     total = sum(line["bytes"] for line in lines)
-    table = Table(
-        title=f"what left site {site.name!r}: {len(lines)} replies, {total:,} bytes", box=None
-    )
+    title = f"what left site {site.name!r}: {len(lines)} replies, {total:,} bytes"
+    if spent := sum(line.get("epsilon", 0.0) for line in lines):
+        title += f"; by noised diagnoses an epsilon of {spent:g} at most for any row"
+    table = Table(title=title, box=None)
     for column in ("time", "study", "stage", "round", "clients", "fields", "bytes", "sha256"):
         table.add_column(column, justify="right" if column in ("round", "bytes") else "left")
     for line in lines[-last:]:
         fields = ", ".join(f"{name} {size:,}" for name, size in line["fields"].items())
+        fields += f" (epsilon {line['epsilon']:g})" if "epsilon" in line else ""
         clients = line["clients"]
         table.add_row(
             line["time"], line["study"][:8] or line["op"], line["stage"], str(line["round"] or ""),

@@ -68,6 +68,15 @@ class Held:
             found[client.name] = digest.hexdigest()
         return found
 
+    def check_unchanged(self, data: Mapping[str, str], site: str) -> None:
+        """Refuse data with other fingerprints than were agreed on."""
+        mine = self.fingerprints()
+        if changed := sorted(name for name, sha in mine.items() if data.get(name) != sha):
+            raise RunError(
+                f"the data of client {changed[0]!r} at site {site!r} changed since the "
+                "run began: put them back, or start a new run."
+            )
+
     def moments(self) -> dict[str, dict[str, Any]]:
         """By client, the sums of its training rows that everybody's scale is made of."""
         if self.table is not None or not self.standardise:
@@ -146,7 +155,7 @@ def read(site: Site, config: Config) -> Held:
     section, own = config.federation, site.settings.data
     dataset = load_own(
         site.data, normalise=section.normalise, image=section.image, columns=section.columns,
-        partly=True, label=own.label,
+        partly=True, **own.labels,
         # A site may hold one of two classes only.
         task="classification" if section.task == "binary" else section.task,
         image_size=own.image_size,

@@ -202,7 +202,7 @@ class Lab:
         config = write_config(link, self.keys, listen, self.settings.port, versions())
         return [superlink, Program("nginx", nginx_command(nginx, config), link / "nginx.out")]
 
-    def wait_until_up(self, programs: list[Program], patience: float = 60.0) -> None:
+    def wait_until_up(self, programs: list[Program], patience: float = 120.0) -> None:
         """Return when everything accepts connections, or say what a program died of."""
         ports = [self.settings.port]
         if len(programs) > 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedskew.comparisons.runner import Observer, run_name
@@ -9,9 +11,10 @@ from fedskew.config import Config
 from fedskew.errors import ConfigError
 from fedskew.runs.experiment import Run, Tell, Watch, carry_out
 from fedskew.runs.identity import identify, resolve
-from fedskew.sites.backend import Link, SitesBackend
+from fedskew.sites.backend import SitesBackend
 from fedskew.sites.flower.link import FlowerLink, registered
 from fedskew.sites.lab import Lab
+from fedskew.sites.meeting import Link
 from fedskew.sites.study import study_config
 from fedskew.views.figures import draw_apart
 
@@ -34,17 +37,15 @@ def run_on_sites(
     return done
 
 
-def run_on_lab(
+@contextmanager
+def connected(
     lab: Lab,
     config: Config,
-    out: Path,
-    watch: Observer,
-    tell: Tell | None = None,
     wait: float = 120.0,
     deadline: float = 3600.0,
     least: int | None = None,
-) -> Run:
-    """The same on all sites that a server lets in: see :class:`FlowerLink` for the numbers."""
+) -> Iterator[FlowerLink]:
+    """A link to all sites that a server lets in: see :class:`FlowerLink` for the numbers."""
     keys = lab.sites()
     if not keys:
         raise ConfigError(
@@ -55,6 +56,21 @@ def run_on_lab(
     study_config(config)  # what it refuses should not be told after waiting for sites
     registered(lab.link_address, lab.authority, keys)
     with FlowerLink(lab.link_address, lab.authority, keys, wait, deadline, least) as link:
+        yield link
+
+
+def run_on_lab(
+    lab: Lab,
+    config: Config,
+    out: Path,
+    watch: Observer,
+    tell: Tell | None = None,
+    wait: float = 120.0,
+    deadline: float = 3600.0,
+    least: int | None = None,
+) -> Run:
+    """The same on all sites that a server lets in."""
+    with connected(lab, config, wait, deadline, least) as link:
         watch.begin(config, 1, 1, run_name(config))
         done = run_on_sites(config, link, out, watch, tell, draw=True)
         watch.end(done, False)

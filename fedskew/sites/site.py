@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import Field
 
 from fedskew.config import Section, checked_section
 from fedskew.data.own import check_learnable, load_own
+from fedskew.diagnosis.basis import CELL
 from fedskew.errors import ConfigError, RunError
 from fedskew.sites.keys import KeyPair
 from fedskew.sites.lines import Application, Invitation
@@ -21,7 +22,15 @@ from fedskew.trust.toml import read_toml
 SITE, JOINED = "site.toml", "joined.json"
 COUNTED_SIDE = 8
 Leaves = Literal[
-    "parameters", "sums", "reports", "scores", "counts", "moments", "words", "findings"
+    "parameters",
+    "sums",
+    "reports",
+    "scores",
+    "counts",
+    "moments",
+    "words",
+    "findings",
+    "diagnosis",
 ]
 ALL: tuple[Leaves, ...] = get_args(Leaves)
 MEANT = {
@@ -33,6 +42,7 @@ MEANT = {
     "moments": "sums by which everybody's data are scaled alike, and of tables more",
     "words": "the words of columns that hold words, as far as each stands in two rows or more",
     "findings": "numbers that some methods find out",
+    "diagnosis": "sums over rows of a class, by which 'fedskew diagnose' compares clients",
 }
 """What can leave a site, besides how it is called, its clients and how many samples they have."""
 
@@ -41,8 +51,15 @@ class DataSection(Section):
     """Where a site's data are, and how its files are to be read."""
 
     path: str
-    label: str = "label"
+    label: str | list[str] = "label"
+    """The column of labels, or several of 0 and 1 each."""
     image_size: Annotated[int | None, Field(ge=1)] = None
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The columns of labels, as own data are read with them."""
+        one = isinstance(self.label, str)
+        return {"label": self.label} if one else {"labels": self.label}
 
 
 class SiteFile(Section):
@@ -55,6 +72,10 @@ class SiteFile(Section):
     """The fewest training samples with which a client takes part."""
     min_sites: Annotated[int, Field(ge=2)] = 3
     """The fewest sites, this one included, that a sum of hidden updates may be of."""
+    min_cell: Annotated[int, Field(ge=2)] = CELL
+    """The fewest rows of a class at a client that a sum for a diagnosis may be of."""
+    row_key: str = ""
+    """A word that sites share and the server does not know: a diagnosis hashes rows with it."""
 
 
 S = TypeVar("S", bound=Section)
@@ -93,7 +114,7 @@ class Site:
 
     @classmethod
     def create(
-        cls, folder: Path, name: str, data: Path, label: str = "label",
+        cls, folder: Path, name: str, data: Path, label: str | list[str] = "label",
         allow: Sequence[str] = ALL, min_rows: int = 1,
     ) -> Site:  # fmt: skip
         """A new folder with a new key, if the data can be read."""
@@ -119,7 +140,7 @@ class Site:
             "",
             "[data]",
             f"path = {json.dumps(str(data.resolve()))}",
-            f"label = {json.dumps(label)}    # the column of labels in CSV and Parquet files",
+            f"label = {json.dumps(label)}    # of labels, or several, in CSV and Parquet",
         ]
         write_atomically(make_folder(folder) / SITE, ("\n".join(lines) + "\n").encode())
         return site
@@ -162,7 +183,7 @@ class Site:
         """How many samples each client here has, in training, validation and test together."""
         own = self.settings.data
         dataset = load_own(
-            self.data, normalise="unit", label=own.label,
+            self.data, normalise="unit", **own.labels,
             # A study says which size images are to have; here they are counted.
             image_size=own.image_size or COUNTED_SIDE,
         )  # fmt: skip

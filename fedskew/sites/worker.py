@@ -31,6 +31,7 @@ from fedskew.methods import find
 from fedskew.runs.identity import hash_of
 from fedskew.runs.inputs import profile_of_federation
 from fedskew.runs.preparation import SamplePreparation
+from fedskew.sites import describing
 from fedskew.sites.audit import check_allowed, fields_of, needed_by, note
 from fedskew.sites.held import Held, read, stamp
 from fedskew.sites.secure.party import PROTOCOL, Party
@@ -106,6 +107,8 @@ class Worker:
             told = self._agree(head)
         elif op == "exchange" or op in PROTOCOL:
             return self._exchange(head, message)
+        elif op in describing.OPS:
+            return describing.answer(self.site, head)
         else:
             raise RunError(f"a message asks for {op!r:.60}, which this version does not know")
         reply = encode_head({"site": self.site.name, **told})
@@ -131,22 +134,24 @@ class Worker:
         """Who is here: clients, sizes, classes, and what scales everybody's samples."""
         config = config_of(head["config"])
         held = read(self.site, config)
-        recipe = find(config.method.name).recipe(**config.method.knobs)
-        stages = (*recipe.prepares, Stage(MAIN, recipe))
-        why = f", which method {config.method.name!r} needs"
-        needed = needed_by(stages)
-        if config.secure is not None and "parameters" in needed:
-            needed["sums"] = needed.pop("parameters")
+        needed, why = _needed(head, config)
         check_allowed(self.site.name, self.site.settings.allow, needed, why)
         federation = held.federation
+        counted = head.get("epsilon") is not None
+        of_rows = describing.of_no_row(self.site.name, held) if counted else self._of_rows(held)
         return {
             **versions(),
             "arithmetic": arithmetic(),
             "sample_shape": list(federation.sample_shape),
             "vocabulary": federation.vocabulary,
             "class_names": list(federation.class_names),
-            "data": held.fingerprints(),
             "learns": federation.problem.kind,
+            **of_rows,
+        }
+
+    def _of_rows(self, held: Held) -> Head:
+        return {
+            "data": held.fingerprints(),
             "moments": held.moments(),
             "targets": held.targets(),
             "columns": held.columns(self.site.settings.allow),
@@ -172,7 +177,7 @@ class Worker:
         config = config_of(agreement["config"])
         before = stamp(self.site.data)
         held = read(self.site, config)
-        self._check_data(held, agreement)
+        held.check_unchanged(agreement["data"], self.site.name)
         federation = held.agreed(agreement, config.train.batch_size)
         seen = set(agreement["seen"])
         self._forget_others(name)
@@ -198,14 +203,6 @@ class Worker:
         for other in [each for each in self._studies if each != name][: -MOST + 1 or None]:
             del self._studies[other]
 
-    def _check_data(self, held: Held, agreement: Mapping[str, Any]) -> None:
-        mine = held.fingerprints()
-        if changed := sorted(n for n, sha in mine.items() if agreement["data"].get(n) != sha):
-            raise RunError(
-                f"the data of client {changed[0]!r} at site {self.site.name!r} changed since the "
-                "run began: put them back, or start a new run."
-            )
-
     def _exchange(self, head: Head, message: bytes) -> bytes:
         name = str(head.get("study"))
         if "agreement" in head:
@@ -215,7 +212,7 @@ class Worker:
         else:
             return encode_head({"site": self.site.name, "unknown": True})
         if (now := stamp(self.site.data)) != study.stamp:
-            self._check_data(read(self.site, study.config), {"data": study.fingerprints})
+            read(self.site, study.config).check_unchanged(study.fingerprints, self.site.name)
             study.stamp = now
         if head["stage"]["name"] != study.stage:
             self._begin(study, head["stage"])
@@ -300,15 +297,28 @@ class Worker:
                 file.unlink(missing_ok=True)
 
 
+def _needed(head: Head, config: Config) -> tuple[dict[str, str], str]:
+    """What has to leave for what a server says hello for, and the reason."""
+    if head.get("for") == describing.DIAGNOSIS:
+        return describing.NEEDED, describing.WHY
+    recipe = find(config.method.name).recipe(**config.method.knobs)
+    needed = needed_by((*recipe.prepares, Stage(MAIN, recipe)))
+    if config.secure is not None and "parameters" in needed:
+        needed["sums"] = needed.pop("parameters")
+    return needed, f", which method {config.method.name!r} needs"
+
+
 def _about(head: Head) -> Head:
     """What a message was about, for the audit."""
     asks = head.get("asks", ())
+    clients = [ask["client"] for ask in asks] or head.get("clients", ())
     return {
         "op": str(head.get("op", ""))[:20],
         "study": str(head.get("study", ""))[:80],
         "stage": str(head.get("stage", {}).get("name", ""))[:80],
         "round": max((_round_of(ask) for ask in asks), default=0),
-        "clients": [str(ask["client"])[:200] for ask in asks],
+        "clients": [str(name)[:200] for name in clients],
+        **describing.about(head),
     }
 
 

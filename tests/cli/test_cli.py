@@ -44,7 +44,7 @@ def test_help_imports_nothing_heavy() -> None:
         "print('loaded:', sorted(heavy & set(sys.modules)), code)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.splitlines()[-1] == "loaded: [] 0"
     commands = ("run", "compare", "list", "show", "adapt", "predict", "generate", "export", "drift")
@@ -312,6 +312,24 @@ def test_ctrl_c_says_how_far_the_run_was_and_the_same_command_goes_on(
     assert load_run(folder).result["rounds"] == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["report", "x"], "error: no such command 'report'. Did you mean 'export'?\n"),
+        (["run", "nix.csv"], "error: nix.csv does not exist.\n"),
+        (
+            ["run", "digits", "--set", "train.learning_rate=1"],
+            "error: unknown setting 'train.learning_rate': did you mean 'train.lr'?\n",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said_once(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == sentence
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = subprocess.Popen(
         [*FEDSKEW, "list", "examples"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -321,7 +339,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     command.stdout.close()
     assert command.stderr.read() == b""
     command.stderr.close()
-    assert command.wait(timeout=60) != 2
+    assert command.wait(timeout=300) != 2
 
 
 def test_a_model_in_the_working_folder_is_found(

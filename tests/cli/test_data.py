@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -65,10 +66,10 @@ def labels(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> Offer:
     return offer
 
 
-def started(offer: Offer, folder: Path, server: Loopback, seconds: float) -> subprocess.Popen[str]:
-    """``fedskew data get`` in a process of its own, from a server that takes its time."""
+def started(offer: Offer, folder: Path, server: Loopback, *, half: bool) -> subprocess.Popen[str]:
+    """``fedskew data get`` in a process of its own; of every file it may get only one half."""
     for page in server.pages.values():
-        page.pause = seconds
+        page.gate = Event() if half else None
     script = COMMAND.format(
         size=offer.files[0].size,
         sums={file.name: file.sha256 for file in offer.files},
@@ -84,7 +85,7 @@ def started(offer: Offer, folder: Path, server: Loopback, seconds: float) -> sub
 
 
 def wait_for_a_beginning(part: Path, process: subprocess.Popen[str]) -> int:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not (part.exists() and 0 < part.stat().st_size < len(CONTENT)):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -205,14 +206,14 @@ def test_killed_midway_it_goes_on_where_it_was(
     labels: Offer, server: Loopback, tmp_path: Path
 ) -> None:
     first = labels.files[0].name
-    process = started(labels, tmp_path, server, seconds=0.1)
+    process = started(labels, tmp_path, server, half=True)
     wait_for_a_beginning(tmp_path / "downloads" / f"{first}.part", process)
     process.kill()
     process.communicate()
     came = (tmp_path / "downloads" / f"{first}.part").stat().st_size
     assert not (tmp_path / "QMNIST-labels").exists()
-    process = started(labels, tmp_path, server, seconds=0)
-    out, error = process.communicate(timeout=60)
+    process = started(labels, tmp_path, server, half=False)
+    out, error = process.communicate(timeout=300)
     assert process.returncode == 0, error
     assert f"{first}: going on after" in out
     assert [h.get("range") for p, h in server.asked if first in p] == [None, f"bytes={came}-"]
@@ -223,11 +224,11 @@ def test_killed_midway_it_goes_on_where_it_was(
 def test_ctrl_c_leaves_what_came_and_says_so(
     number: signal.Signals, code: int, labels: Offer, server: Loopback, tmp_path: Path
 ) -> None:
-    process = started(labels, tmp_path, server, seconds=0.1)
+    process = started(labels, tmp_path, server, half=True)
     part = tmp_path / "downloads" / f"{labels.files[0].name}.part"
     wait_for_a_beginning(part, process)
     process.send_signal(number)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == code
     assert error == f"stopped; what has come stays in {tmp_path}: repeat the command to go on\n"
     assert 0 < part.stat().st_size < len(CONTENT)
@@ -236,8 +237,10 @@ def test_ctrl_c_leaves_what_came_and_says_so(
 def test_two_commands_at_once_fetch_every_file_once(
     labels: Offer, server: Loopback, tmp_path: Path
 ) -> None:
-    both = [started(labels, tmp_path, server, seconds=0.05) for _ in range(2)]
-    said = [process.communicate(timeout=120) for process in both]
+    for page in server.pages.values():
+        page.pause = 0.05
+    both = [started(labels, tmp_path, server, half=False) for _ in range(2)]
+    said = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert sorted(server.paths()) == sorted(f"/{file.name}" for file in labels.files)
     assert sum("another command is fetching qmnist-labels" in out for out, _ in said) <= 1

@@ -19,10 +19,10 @@ import threading, time
 from fedskew.cli.signals import listen
 
 listen()
-threading.Thread(target=time.sleep, args=(120,)).start()
+threading.Thread(target=time.sleep, args=(600,)).start()
 try:
     print("working", flush=True)
-    time.sleep(120)
+    time.sleep(600)
 except KeyboardInterrupt:
     print("stopping", flush=True)
 """
@@ -44,7 +44,7 @@ def test_a_signal_stops_a_run_with_a_sentence(
     while not list(tmp_path.glob("*/checkpoint.json")) and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(number)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == code
     (sentence,) = said.splitlines()
     assert sentence.startswith("stopped ")
@@ -64,6 +64,6 @@ def test_a_second_signal_ends_a_process_at_once_without_a_traceback(
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "stopping\n"
     process.send_signal(second)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == -second
     assert said == ""

@@ -172,7 +172,7 @@ def test_a_signal_ends_all_processes_and_the_command_goes_on(tmp_path: Path) -> 
         time.sleep(0.05)
     started = children(process.pid)
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 143
     assert said.startswith("stopped in fedavg, seed 0")
     assert len(started) == 2

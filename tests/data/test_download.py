@@ -17,7 +17,7 @@ from fedskew.sites.keys import make_authority, make_certificate
 
 CONTENT = np.random.default_rng(0).bytes(200_000)
 HALF = len(CONTENT) // 2
-QUICK = Patience(tries=3, pause=0.01, timeout=5.0)
+QUICK = Patience(tries=3, pause=0.01, timeout=60.0)
 
 
 @pytest.fixture
@@ -294,9 +294,9 @@ def test_a_larger_file_in_the_table_than_on_the_server_is_never_complete(
 
 
 def test_a_server_that_falls_silent_is_given_up(server: Loopback, part: Path) -> None:
-    address = server.serve("file", CONTENT, pause=1.5)
+    address = server.serve("file", CONTENT, pause=5.0)
     with pytest.raises(Failed, match=r"broke off \(timed out\) \(2 times\)"):
-        get(part, address, patience=Patience(tries=2, pause=0.01, timeout=0.2))
+        get(part, address, patience=Patience(tries=2, pause=0.01, timeout=0.5))
 
 
 def test_without_a_way_there_every_address_says_why(part: Path) -> None:

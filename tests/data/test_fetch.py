@@ -9,11 +9,12 @@ import pickle
 import shutil
 import tarfile
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from fedskew.data.offers import OFFERS, Offer, OfficialFile
 from fedskew.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("nowhere_else_to_look")
-QUICK = Patience(tries=2, pause=0.01, timeout=5.0)
+QUICK = Patience(tries=2, pause=0.01, timeout=60.0)
 NOBODY = 65534
 
 
@@ -302,11 +303,17 @@ def test_what_one_file_brought_stays_when_the_next_fails(server: Loopback, tmp_p
 
 
 def test_two_at_once_fetch_every_file_once(server: Loopback, tmp_path: Path) -> None:
-    offer, contents = qmnist(server, pause=0.2)
+    gate = Event()
+    offer, contents = qmnist(server, gate=gate)
     told = [Told(), Told()]
     both = [Thread(target=get, args=(offer, tmp_path, one)) for one in told]
     for one in both:
         one.start()
+    until = time.monotonic() + 60
+    while not any("another command" in said for one in told for said in one.said):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    gate.set()
     for one in both:
         one.join()
     assert sorted(server.paths()) == sorted(f"/{name}" for name in contents)

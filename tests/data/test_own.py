@@ -178,7 +178,7 @@ def test_one_csv_is_a_dataset_without_owners(tmp_path: Path) -> None:
         ("age,label\n1,0\n-inf,1\n", "b.csv: row 2, column 'age' holds -inf, which is not"),
         ("age,label\n1,NA\n", "b.csv: row 1 has no label in column 'label', only 'NA': leave"),
         ("age,label\n1e39,0\n", "b.csv: row 1, column 'age' holds 1e+39, which is not a finite"),
-        ("age,label\n1,\n", "b.csv: row 1 has no label in column 'label'."),
+        ("age,label\n1,\n", "b.csv: row 1 has no label in column 'label': leave it out."),
         ("age,label\n", "b.csv has no rows: a client needs at least one sample."),
         ("", "b.csv is empty"),
         ("label\n1\n", "b.csv has no column besides the label 'label'."),

@@ -17,6 +17,8 @@ from fedskew.data.problem import labels_of, many_labels_of
 from fedskew.errors import ConfigError, DataError
 from fedskew.problem import Problem
 
+FRACTIONS = [n + 0.5 for n in range(30)]
+
 
 @pytest.mark.parametrize(
     ("cells", "kind", "names"),
@@ -74,6 +76,18 @@ def test_the_user_has_the_last_word() -> None:
         (["a", "b", "c"], {"wanted": "binary"}, "needs two classes, not 3"),
         (["ill", "well"], {"positive": "il"}, "did you mean 'ill'"),
         (["a", "b", "c"], {"positive": "a"}, "is for two classes"),
+        (
+            [0.5, 1.5],
+            {"positive": "1.5"},
+            "is learned as a number, it holds fractions .*: leave it",
+        ),
+        (
+            [*FRACTIONS, "unknown"],
+            {},
+            "row 31, column 'label' holds 'unknown', but most labels are",
+        ),
+        (FRACTIONS, {"wanted": "classification"}, "30 different fractions, which are no classes"),
+        ([f"p{n}" for n in range(21)], {}, "another word in every row.*name another column with"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(
@@ -83,8 +97,29 @@ def test_labels_that_do_not_fit_are_refused(
         labels_of("t", cells, **asked)
 
 
+@pytest.mark.parametrize(
+    ("cells", "names", "positive"),
+    [
+        (["ja", "nein"], ("ja", "nein"), "ja"),
+        (["j", "n"], ("j", "n"), "j"),
+        (["-", "+"], ("+", "-"), "+"),
+        (["WAHR", "FALSCH"], ("FALSCH", "WAHR"), "WAHR"),
+        (["Yes", "no", "yes"], ("no", "yes"), "yes"),
+        (["1.0", "0", "1"], ("0", "1"), "1"),
+        (["A", "a"], ("A", "a"), "a"),
+    ],
+)
+def test_yes_is_looked_for_however_it_is_spelled(
+    cells: list[str], names: tuple[str, ...], positive: str
+) -> None:
+    problem, y, found = labels_of("t", cells)
+    assert (problem.kind, found, problem.positive) == ("binary", names, positive)
+    assert set(y) == {0, 1}
+    assert "(federation.positive names another)" in problem.said
+
+
 def test_several_columns_are_labels_that_a_sample_may_have_together() -> None:
-    columns = {"red": ["1", "0"], "round": [True, 1.0]}
+    columns = {"red": ["Ja", "nein"], "round": [True, 1.0]}
     problem, y, names = many_labels_of("t", columns)
     assert (problem.kind, names, y.tolist()) == ("multi-label", ("red", "round"), [[1, 1], [0, 1]])
     with pytest.raises(DataError, match="row 2, column 'red' holds 'maybe'"):

@@ -224,9 +224,9 @@ def test_skews_add_up_and_later_ones_keep_the_environments():
 
 def test_sixty_thousand_digits_turn_in_a_few_seconds():
     x = torch.rand(60_000, 1, 28, 28)
-    begin = time.perf_counter()
+    begin = time.process_time()
     rotate(x, torch.linspace(0, 180, 60_000))
-    assert time.perf_counter() - begin < 15
+    assert time.process_time() - begin < 30
 
 
 @pytest.mark.parametrize(

@@ -19,29 +19,35 @@ from fedskew.api import run
 from fedskew.data.tables.kinds import column_of
 from fedskew.data.tables.reading import read_table
 from fedskew.deploy.export import export
-from fedskew.deploy.files import OneFile
+from fedskew.deploy.loading import OneFile
 from fedskew.deploy.model import open_model
 from fedskew.deploy.samples import prepared, read_samples
 from fedskew.deploy.standalone import Standalone
 from fedskew.errors import ConfigError, RunError
 from fedskew.runs.experiment import Run
+from fedskew.runs.preparation import SamplePreparation
 
 Array = np.ndarray[Any, Any]
 ALONE = """
-import importlib.util, pathlib, sys
+import importlib.util, json, pathlib, sys
 sys.path = [p for p in sys.path if not (pathlib.Path(p or ".") / "fedskew").is_dir()]
 sys.meta_path = [f for f in sys.meta_path if "editable" not in getattr(f, "__name__", "").lower()]
 assert importlib.util.find_spec("fedskew") is None
 import numpy
-rows = numpy.load("rows.npy")
+for name, values in json.load(open("given.json")).items():
+    has_words = any(isinstance(v, str) for v in numpy.array(values, dtype=object).flat)
+    if name != "rows" or not has_words:
+        values = numpy.array(values, dtype=None if has_words else "float32")
+    globals()[name] = values
 {lines}
 numpy.save("answers.npy", numpy.asarray({result}))
 """
 
 
-def alone(folder: Path, file: OneFile, rows: Array, result: str = "answers") -> Array:
+def alone(folder: Path, file: OneFile, given: Any, result: str = "answers") -> Array:
     """What a file answers in a process that has no fedskew, by the lines that were printed."""
-    np.save(folder / "rows.npy", rows)
+    given = {"rows": given.tolist()} if isinstance(given, np.ndarray) else given
+    (folder / "given.json").write_text(json.dumps(given))
     script = ALONE.format(lines="\n".join(file.lines), result=result)
     done = subprocess.run(
         [sys.executable, "-I", "-W", "ignore", "-c", script], cwd=folder, capture_output=True,
@@ -51,17 +57,40 @@ def alone(folder: Path, file: OneFile, rows: Array, result: str = "answers") -> 
     return np.load(folder / "answers.npy")
 
 
-def coded(path: Path, inputs: dict[str, Any]) -> Array:
-    """A table as a file wants it: its metadata say which columns, and the numbers of words."""
+def cells(path: Path, told: list[dict[str, Any]]) -> list[list[Any]]:
+    """The columns that metadata name, words as they are written in the file."""
     table = read_table(path)
+    columns = [column_of(table, each["name"], each["kind"]) for each in told]
+    return [
+        table.columns[c.name].tolist() if c.kind in ("category", "hash") else c.values.tolist()
+        for c in columns
+    ]
+
+
+def given_to(file: OneFile, path: Path) -> dict[str, Any]:
+    """What the lines that load a file are to be given of a table."""
+    told = metadata(file)
+    names = {"inputs": "inputs", "words": "words"} if file.form == "onnx of words" else {
+        "inputs": "rows"}  # fmt: skip
+    return {
+        called: [list(row) for row in zip(*cells(path, told[name]["columns"]), strict=True)]
+        for name, called in names.items()
+        if name in told
+    }
+
+
+def coded(path: Path, preparation: SamplePreparation) -> Array:
+    """A table in numbers, as a model with its preparation takes it."""
+    assert preparation.encoder is not None
     columns = []
-    for told in inputs["columns"]:
-        column = column_of(table, told["name"], told["kind"])
+    table = read_table(path)
+    for told in preparation.encoder.columns:
+        column = column_of(table, told.name, told.kind)
         values = column.values
-        if "words" in told:
-            codes = [told["words"].get(word, told["another_word"]) for word in column.words]
-            gone = np.isnan(values)
-            values = np.array([*codes, np.nan])[np.where(gone, -1, values).astype(int)]
+        if told.levels:
+            place = {level: number for number, level in enumerate(told.levels)}
+            codes = np.array([*(place.get(word, -1) for word in column.words), np.nan])
+            values = codes[np.where(np.isnan(values), -1, values).astype(int)]
         columns.append(values)
     return np.stack(columns, axis=1).astype(np.float32)
 
@@ -84,18 +113,48 @@ def test_a_table_is_answered_alike_to_five_digits(
         pytest.importorskip("onnxruntime")
     done, new = clinic
     file = export(done, tmp_path, form=form).files[0]
-    inputs = metadata(file)["inputs"]
-    assert [column["name"] for column in inputs["columns"]] == list(clinics.FEATURES)
-    found = alone(tmp_path, file, coded(new, inputs))
+    names = [column["name"] for column in metadata(file)["inputs"]["columns"]]
+    assert names == [n for n in clinics.FEATURES if n != "ward" or form == "torch"]
+    given = given_to(file, new)
+    found = alone(tmp_path, file, given)
     known = fedskew.predict(done, new, threshold=0.5).answers
-    assert np.isnan(coded(new, inputs)).any()
-    assert (coded(new, inputs)[:, 1] == -1).any()
+    assert "NaN" in json.dumps(given)
+    assert '"Z"' in json.dumps(given)
     np.testing.assert_allclose(found, known, atol=1e-5)
+
+
+def test_a_graph_takes_words_of_any_column_as_they_are(tmp_path: Path) -> None:
+    """Few words, many words, and none in a cell; the hash is that of the preparation."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    towns = np.array([f"Köln {number}" for number in range(40)])
+    table = {
+        "town": rng.choice(towns, 300), "blood": rng.choice(["A", "B", "0", ""], 300),
+        "label": rng.choice(["ill", "well"], 300),
+    }  # fmt: skip
+    lines = [",".join(row) for row in zip(*table.values(), strict=True)]
+    for name, kept in (("all.csv", lines), ("new.csv", ["NA,n/a,ill", "Bonn,AB,ill", *lines[:9]])):
+        (tmp_path / name).write_text("\n".join([",".join(table), *kept]), encoding="utf-8")
+    settings = {
+        "model": "logistic", "train": {"rounds": 2, "lr": 0.5},
+        "federation": {"dataset": str(tmp_path / "all.csv"), "clients": 2, "partition": "iid"},
+    }  # fmt: skip
+    done = run(settings, out=tmp_path / "runs", draw=False)
+    exact, small = export(done, tmp_path / "out", form="onnx").files
+    encoder = open_model(done).preparation.encoder
+    assert [len(column.levels) for column in encoder.columns] == [0, 3]  # type: ignore[union-attr]
+    assert "inputs" not in metadata(exact)
+    given = given_to(exact, tmp_path / "new.csv")
+    given["words"][0] = ["NA", "n/a"]
+    known = fedskew.predict(done, tmp_path / "new.csv", threshold=0.5).answers
+    np.testing.assert_allclose(alone(tmp_path, exact, given), known, atol=1e-5)
+    assert np.abs(alone(tmp_path, small, given) - known).max() < 0.02
 
 
 def metadata(file: OneFile) -> dict[str, Any]:
     """What a file says of itself."""
-    if file.form == "onnx":
+    if file.form.startswith("onnx"):
         import onnx
 
         props = {p.key: p.value for p in onnx.load(file.path).metadata_props}
@@ -117,11 +176,11 @@ def test_a_file_names_its_classes_its_columns_and_its_makers(
     for form in ("onnx", "torch"):
         told = metadata(export(done, tmp_path, form=form, int8=False).files[0])
         assert told["outputs"]["classes"] == ["sick", "well"]
-        ward = told["inputs"]["columns"][1]
-        assert ward == {
-            "name": "ward", "kind": "category", "words": {"A": 0, "B": 1, "C": 2},
-            "another_word": -1,
-        }  # fmt: skip
+        if form == "torch":
+            words = {"words": {"A": 0, "B": 1, "C": 2}, "another_word": -1}
+            assert told["inputs"]["columns"][1] == {"name": "ward", "kind": "category", **words}
+        else:
+            assert told["words"]["columns"] == [{"name": "ward", "kind": "category"}]
         assert told["fedskew"] == fedskew.__version__
         assert told["torch"]
         assert told["metric"] == "accuracy"
@@ -200,11 +259,18 @@ def test_what_clients_do_with_features_is_inside(
                        **federation},
     }  # fmt: skip
     done = run(settings, out=tmp_path / "runs", draw=False)
-    file = export(done, tmp_path / "out", form="torch", int8=False).files[0]
-    # A file answers on the scale of all clients together, where predict takes that of the new rows.
+    # A file answers on one scale, and each of these clients has its own.
+    client = "client-001"
+    with pytest.raises(RunError, match="name whose with --client, like 'client-000'"):
+        export(done, tmp_path / "out", form="torch")
+    with pytest.raises(ConfigError, match="unknown client 'client-009'"):
+        export(done, tmp_path / "out", client="client-009")
+    assert not (tmp_path / "out").exists()
+    file = export(done, tmp_path / "out", form="torch", int8=False, client=client).files[0]
     made = open_model(done)
+    preparation = made.preparation.of_client(client)
     with torch.no_grad():
-        known = made.module(made.preparation.samples(x[:30])).softmax(dim=1)
+        known = made.module(preparation.samples(x[:30])).softmax(dim=1)
     np.testing.assert_allclose(alone(tmp_path, file, x[:30]), known, atol=1e-5)
 
 
@@ -221,12 +287,7 @@ def test_a_table_scaled_by_each_client_is_scaled_inside(tmp_path: Path) -> None:
     stored_rows = read_samples(new, None, own)
 
     for preparation in (own, made.preparation):
-        raw = coded(new, {"columns": [
-            {"name": c.name, "kind": c.kind,
-             **({"words": {w: i for i, w in enumerate(c.levels)}, "another_word": -1}
-                if c.levels else {})}
-            for c in (preparation.encoder.columns if preparation.encoder else ())
-        ]})  # fmt: skip
+        raw = coded(new, preparation)
         whole = Standalone(made.module, preparation).eval()
         with torch.no_grad():
             known = made.module(preparation.samples(stored_rows.x)).softmax(dim=1)
@@ -257,9 +318,8 @@ def test_int8_programs_answer_nearly_alike(clinic: tuple[Run, Path], tmp_path: P
     done, new = clinic
     exact, small = export(done, tmp_path, form="torch").files
     assert (exact.path.name, small.path.name) == ("model.pt", "model-int8.pt")
-    rows = coded(new, metadata(exact)["inputs"])
     known = fedskew.predict(done, new, threshold=0.5).answers
-    found = alone(tmp_path, small, rows)
+    found = alone(tmp_path, small, given_to(small, new))
     assert 0 < np.abs(found - known).max() < 0.05
 
 

@@ -66,7 +66,7 @@ def test_a_file_holds_what_was_summed_and_no_more(deal, tmp_path: Path) -> None:
     summary = summarise(federation, basis)[0]
     path = write_summary(tmp_path, summary)
     with np.load(path) as stored:
-        assert set(stored.files) == {"told", "counts", "sums", "products", "hashes"}
+        assert set(stored.files) == {"told", "counts", "joined", "sums", "products", "hashes"}
         assert len(stored["sums"]) == (summary.counts > 0).sum() < 3
     again = read_summary(path)
     for name in vars(summary):
@@ -102,8 +102,8 @@ def test_files_that_do_not_fit_are_refused_in_one_sentence(tmp_path: Path, capsy
     with np.load(summaries[0]) as stored:
         arrays = dict(stored)
     told = json.loads(str(arrays.pop("told")))
-    np.savez(summaries[0], told=np.array(json.dumps(told | {"version": 2})), **arrays)
-    assert "is of version 2" in refused(["diagnose", *summaries], capsys)
+    np.savez(summaries[0], told=np.array(json.dumps(told | {"version": 3})), **arrays)
+    assert "is of version 3" in refused(["diagnose", *summaries], capsys)
     np.savez(summaries[0], told=np.array("{}"), **arrays)
     assert "no summary" in refused(["diagnose", *summaries], capsys)
     Path(summaries[0]).write_bytes(b"nothing")
@@ -120,6 +120,45 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path, capsys) 
     bare = tmp_path / "bare.csv"
     bare.write_text("a,b\n1,2\n3,4\n")
     assert "label" in refused(["summarise", str(bare)], capsys)
+
+
+def test_a_site_with_two_of_three_classes_sums_up_like_any_other(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for site, classes in (("a", "uv"), ("b", "uvw"), ("c", "w")):
+        lines = [f"{rng.standard_normal():.4f},{classes[i % len(classes)]}" for i in range(60)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["x,label", *lines]) + "\n")
+    by_files([tmp_path / f"{site}.csv" for site in "abc"], tmp_path / "sent")
+    found = json.loads((tmp_path / "sent" / "diagnosis.json").read_text())
+    assert found["rows"] == [60, 60, 60]
+    assert read_summary(tmp_path / "sent" / "a.summary.npz").counts.tolist() == [30, 30, 0]
+    assert read_summary(tmp_path / "sent" / "c.summary.npz").counts.tolist() == [0, 0, 60]
+
+
+def test_what_does_not_fit_the_others_is_refused_in_one_sentence(tmp_path: Path, capsys) -> None:
+    paths = sites(tmp_path / "sites")
+    other = sites(tmp_path / "numbers", "numbers")[0]
+    sent = tmp_path / "sent"
+    by_files(paths, sent)
+    basis = ["--basis", str(sent / "basis.json")]
+    assert "are numbers, those of the basis classes" in refused(
+        ["summarise", str(other), *basis], capsys
+    )
+    assert "leave '/' out" in refused(["summarise", str(paths[0]), "--client", "../x"], capsys)
+    assert "no file of 'fedskew summarise'" in refused(
+        ["diagnose", str(sent), str(tmp_path / "sites"), *basis], capsys
+    )
+    one, two = sorted(sent.glob("*.summary.npz"))[:2]
+    with np.load(one) as stored:
+        arrays = dict(stored)
+    told = json.loads(str(arrays.pop("told")))
+    for changes, sentence in (
+        ({"counts": arrays["counts"] * 9}, "counts do not add up"),
+        ({"told": np.array(json.dumps(told | {"rows": -1}))}, "counts do not add up"),
+        ({"hashes": arrays["hashes"][:5]}, "sums are of another shape"),
+        ({"counts": np.append(arrays["counts"], 0.0)}, "counts 5 classes, the basis 4"),
+    ):
+        np.savez(one, **{"told": np.array(json.dumps(told)), **arrays, **changes})
+        assert sentence in refused(["diagnose", str(one), str(two), *basis], capsys)
 
 
 def test_a_basis_of_another_version_is_refused() -> None:

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from fedskew import Client, DataError, Federation, diagnose
+from fedskew.diagnosis.basis import agreed, opening
+from fedskew.diagnosis.summary import summarise
 from fedskew.errors import ConfigError
 
 
@@ -121,7 +123,7 @@ def test_epsilon_hides_rows_and_leaves_label_skew(deal) -> None:
     assert "found" not in alike.values()
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf"), 21.0, "3"])
 def test_an_epsilon_that_is_none_is_refused(deal, epsilon: float) -> None:
     with pytest.raises(ConfigError, match="epsilon must be a number above 0"):
         diagnose(deal(), epsilon=epsilon)
@@ -135,3 +137,62 @@ def test_what_cannot_be_compared_is_refused(deal) -> None:
         diagnose(deal(change=lambda k, x, y: (x, y * 0)))
     with pytest.raises(DataError, match="constant"):
         diagnose(deal(change=lambda k, x, y: (x * 0 + 3, y)))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"cell": 1}, "cell must be at least 2"),
+        ({"cell": "x"}, "cell must be a whole number, not 'x'"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number above 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(deal, given, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        diagnose(deal(clients=2), **given)
+
+
+def test_what_is_no_federation_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"takes a fedskew Federation, not dict: .*make_federation"
+    ):
+        diagnose({})
+
+
+def test_label_skew_shows_in_groups_of_classes_that_are_too_small_to_be_sent() -> None:
+    rng = np.random.default_rng(0)
+
+    def dealt(liked: bool) -> Federation:
+        """40 classes for clients of 60 rows; each likes ten of them, or none."""
+        own = [rng.choice(np.arange(10 * (k % 4), 10 * (k % 4) + 10), 60) for k in range(8)]
+        y = np.concatenate(own) if liked else rng.integers(0, 40, 480)
+        x = rng.standard_normal((480, 5)).astype(np.float32)
+        parts = [np.arange(60 * k, 60 * k + 60) for k in range(8)]
+        clients = tuple(Client(f"c{k}", part) for k, part in enumerate(parts))
+        names = tuple(f"class {c}" for c in range(40))
+        return Federation("many", torch.from_numpy(x), torch.from_numpy(y), names, clients)
+
+    skewed, alike = diagnose(dealt(True))["label"], diagnose(dealt(False))["label"]
+    assert skewed.verdict == "found"
+    assert "in 4 random groups of classes" in skewed.words
+    assert alike.verdict == "none"
+    assert "4 random groups" in alike.words
+
+
+def test_groups_tell_of_no_fewer_rows_than_a_cell(deal) -> None:
+    """Twelve classes in two groups: what is told beside classes that are sent is a cell or more."""
+    rng = np.random.default_rng(1)
+    federation = deal(clients=3, size=40)
+    y = rng.choice(12, 120, p=[0.3, *[0.7 / 11] * 11])
+    names = tuple(f"class {c}" for c in range(12))
+    federation = federation.with_data(y=torch.from_numpy(y), class_names=names)
+    basis = agreed([opening(federation, c.name) for c in federation.clients])
+    assert sorted(set(basis.groups)) == [0, 1]
+    for client, told in zip(federation.clients, summarise(federation, basis), strict=True):
+        rows = np.bincount(y[client.train], minlength=12)
+        for group, said in enumerate(told.joined):
+            inside = rows[np.array(basis.groups) == group]
+            small = inside[inside < 10].sum()
+            assert said == inside[inside >= 10].sum() + (small if small >= 10 else 0)

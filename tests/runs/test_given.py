@@ -191,7 +191,7 @@ module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 print(fedskew.predict(fedskew.load_run({str(done.path)!r}, model=module), x, threshold=0.5).names)
 """
     told = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
     )
     assert told.stdout.strip() == str(predict(done, np.ones((3, 4)), threshold=0.5).names)
 

@@ -21,6 +21,10 @@ from fedskew.sites.site import Site
 from fedskew.sites.trial import free_ports
 
 NAMES = ("ann", "bob", "north")
+SILENT = (
+    "site ann: it did not answer in time",
+    "site ann: Flower says: Error: Node Unavailable",  # where rounds take longer than a minute
+)
 LIAR = str(Path(__file__).with_name("liar.py"))
 
 
@@ -51,7 +55,7 @@ class Lot:
         programs = self.lab.programs()
         for program in programs:
             self.start(program.name, program)
-        self.lab.wait_until_up(programs)
+        self.lab.wait_until_up(programs, 180)
         known_to(self.lab)
 
     def start_server_again(self) -> None:
@@ -91,12 +95,31 @@ class Lot:
         assert process is not None
         os.kill(process.pid, number)
 
-    def link(self, wait: float = 60, deadline: float = 60, least: int | None = None) -> FlowerLink:
+    def link(
+        self, wait: float = 180, deadline: float = 180, least: int | None = None
+    ) -> FlowerLink:
         return FlowerLink(
             self.lab.link_address, self.lab.authority, self.lab.sites(), wait, deadline, least
         )
 
-    def wait_for(self, name: str, seconds: float = 60) -> None:
+    def signs(self, name: str) -> tuple[int, str]:
+        """How often a site answered, and when it last came or went."""
+        audit = self.folder / name / "audit.jsonl"
+        lines = audit.read_text().splitlines() if audit.is_file() else []
+        return len(lines), known_to(self.lab)[name].seen
+
+    def wait_for_sign(self, name: str, before: tuple[int, str], seconds: float = 180) -> None:
+        """Until a site has answered once more, or connected once more."""
+        until = time.monotonic() + seconds
+        answers, seen = before
+        while self.signs(name)[0] == answers and (
+            (node := known_to(self.lab)[name]).status != "online" or node.seen == seen
+        ):
+            if time.monotonic() > until:
+                raise TimeoutError((self.folder / f"{name}.log").read_text()[-2000:])
+            time.sleep(0.1)
+
+    def wait_for(self, name: str, seconds: float = 180) -> None:
         """Until a site is connected: one that was killed counts as such for a while."""
         until = time.monotonic() + seconds
         while (node := known_to(self.lab)[name]).status != "online" or (
@@ -109,6 +132,24 @@ class Lot:
     def end(self) -> None:
         for program in reversed(self.programs.values()):
             program.end()
+
+
+class Haste:
+    """Lets sites answer as long as they need until one of them is going to be silent.
+
+    From then on they have the time of ten rounds of this machine, as busy as it is: enough for all
+    that answer, and no longer than that for the one that does not.
+    """
+
+    def __init__(self, link: FlowerLink) -> None:
+        self._link, self._ended, self._seconds = link, time.monotonic(), 0.0
+
+    def round_ended(self) -> None:
+        now = time.monotonic()
+        self._ended, self._seconds = now, now - self._ended
+
+    def begin(self) -> None:
+        self._link._deadline = 5 + 10 * self._seconds
 
 
 def _together(folder: Path, files: Sequence[Path]) -> Path:
@@ -145,7 +186,7 @@ def ended(process: subprocess.Popen[str]) -> int:
     """The exit code of a process that is asked to end; killed if it does not."""
     os.kill(process.pid, signal.SIGTERM)
     try:
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     finally:
         killed(process)
     return process.returncode

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sites
 def typed(*words: str | Path) -> tuple[int, str]:
     """Exit code, and all that a command printed."""
     process = fedskew(*words)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     return process.returncode, out + err
 
 
@@ -90,7 +90,7 @@ def test_a_server_a_site_and_a_study_from_nothing(tmp_path: Path) -> None:
         site = fedskew("site", "start", here)
         until(site, "is connected to")
         twice = fedskew("site", "start", here, "--once")
-        _, why = twice.communicate(timeout=60)
+        _, why = twice.communicate(timeout=300)
         assert twice.returncode == 2
         assert "site 'hospital-a' runs already" in why
         code, there = typed("sites", lab)
@@ -123,7 +123,7 @@ def test_sites_die_with_whoever_started_them(tmp_path: Path) -> None:
         assert len(left_over(tmp_path)) == 2
     finally:
         killed(server)
-    for _ in range(100):
+    for _ in range(600):
         if not left_over(tmp_path):
             return
         subprocess.run(["sleep", "0.1"], check=True)
@@ -145,7 +145,7 @@ def test_two_studies_run_at_once_on_the_same_site(tmp_path: Path) -> None:
             for method in ("scaffold", "fedrep")
         ]  # fmt: skip
         try:
-            said = [process.communicate(timeout=180) for process in both]
+            said = [process.communicate(timeout=300) for process in both]
         finally:
             for process in both:
                 killed(process)

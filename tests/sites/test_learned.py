@@ -17,6 +17,7 @@ import fedskew
 from fedskew.config import make_config
 from fedskew.errors import FedskewError, RunError
 from fedskew.sites.run import run_on_sites
+from fedskew.sites.site import Site
 from fedskew.sites.worker import Worker
 
 SIZES = (60, 90, 75, 110)
@@ -65,6 +66,30 @@ def test_numbers_are_learned_over_sites_as_on_one_machine(case: str, tmp_path: P
     assert_same(here, there)
     assert there.result["primary_metric"] == "rmse"
     assert not any(record.failures for record in there.results.records)
+
+
+def test_several_labels_are_learned_over_sites_as_on_one_machine(tmp_path: Path) -> None:
+    """Whether a patient is ill, and whether old: a column each at every site."""
+    labels = {
+        "ill": np.where(TABLE.target > 140, "ja", "nein"),
+        "old": (TABLE.data[:, 0] > 0).astype(int),
+    }
+    files, workers = written(tmp_path / "all", labels), {}
+    for name, its in (("ann", ["ann"]), ("bob", ["bob"]), ("north", ["cleo", "dan"])):
+        site = make_site(tmp_path / "sites" / name, name, [files[each] for each in its])
+        with open(site.folder / "site.toml", "a") as file:
+            file.write('label = ["ill", "old"]\n')
+        workers[name] = Worker(Site.open(site.folder))
+    given = {"method": "scaffold", "model": {"name": "mlp", "hidden": [8]}, "train": TRAIN}
+    there = run_on_sites(make_config(given), Here(workers), tmp_path / "runs")
+    section = {"dataset": str(tmp_path / "all"), "partition": "owner", "clients": "all",
+               "label": ["ill", "old"]}  # fmt: skip
+    here = fedskew.run(
+        {**given, "federation": section, "executor": "threads"}, out=tmp_path / "one", draw=False
+    )
+    assert_same(here, there)
+    assert there.result["primary_metric"] == "macro_f1"
+    assert there.result["classes"] == 2
 
 
 def test_sums_of_targets_leave_only_with_those_of_samples(tmp_path: Path) -> None:

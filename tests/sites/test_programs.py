@@ -9,16 +9,16 @@ from pathlib import Path
 
 from fedskew.sites.programs import Program, Supervisor
 
-SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 CHILDREN = """
 import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
-def wait_until(true: object, seconds: float = 20) -> None:
+def wait_until(true: object, seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while not true():  # type: ignore[operator]
         assert time.monotonic() < until
@@ -70,7 +70,7 @@ def test_programs_end_in_reverse_order_also_if_one_cannot_start(tmp_path: Path) 
 def test_a_deaf_program_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
     log = tmp_path / "log"
-    program = Program("deaf", [sys.executable, "-c", f"{deaf}time.sleep(60)"], log)
+    program = Program("deaf", [sys.executable, "-c", f"{deaf}time.sleep(600)"], log)
     program.start()
     wait_until(lambda: log.read_text().strip())
     assert program.process is not None

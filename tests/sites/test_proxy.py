@@ -42,7 +42,7 @@ def lot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lot]:
 def asked(lot: Lot, path: str, method: str = "POST") -> tuple[int, bytes]:
     trusted = ssl.create_default_context(cadata=lot.lab.authority.decode())
     host, port = host_and_port(lot.lab.settings.address)
-    line = http.client.HTTPSConnection(host, port, timeout=10, context=trusted)
+    line = http.client.HTTPSConnection(host, port, timeout=60, context=trusted)
     try:
         # As it is: no client of ours tidies the path up.
         line.putrequest(method, path, skip_host=False)

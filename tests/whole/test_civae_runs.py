@@ -15,8 +15,8 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from fedskew import run
 from fedskew.config import make_config
-from fedskew.data.dataset import RawSamples
 from fedskew.data.federation import Federation
+from fedskew.data.raw import RawSamples
 from fedskew.data.sources import inverted
 from fedskew.errors import ConfigError, RunError
 from fedskew.federate.metrics import Row

@@ -112,7 +112,7 @@ def in_a_shell(own_parts: Path, method: str, executor: str = "auto", **more: str
     given = more.pop("input", "")
     return subprocess.run(
         [sys.executable, "-m", "fedskew", "run", "digits", *settings(method, executor)],
-        cwd=own_parts.parent, env=environment | more, capture_output=True, text=True, timeout=120,
+        cwd=own_parts.parent, env=environment | more, capture_output=True, text=True, timeout=300,
         input=given,
     )  # fmt: skip
 

@@ -9,11 +9,11 @@ from typing import cast
 import numpy as np
 
 from fedskew.data.bridges.pieces import Arrays, Piece
-from fedskew.data.dataset import RawSamples, concatenate
 from fedskew.data.formats import Array
 from fedskew.data.label_cells import number_first
 from fedskew.data.prepare import as_floats
 from fedskew.data.problem import classes_problem, labels_of, problem_of
+from fedskew.data.raw import RawSamples, concatenate
 from fedskew.data.tables.reading import Table
 from fedskew.data.tables.samples import Asked, samples_of
 from fedskew.errors import ConfigError, DataError

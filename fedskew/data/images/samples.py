@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskew.data.dataset import RawSamples
 from fedskew.data.formats import Array
 from fedskew.data.images.folders import Tree, found_tree
 from fedskew.data.images.reading import Read, Wish, read_images
+from fedskew.data.raw import RawSamples
 from fedskew.data.remarks import Remarks
 from fedskew.errors import DataError
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from fedskew.data.formats import Array
+from fedskew.data.label_cells import NO, YES
 from fedskew.types import Indices
 
 MISSING = frozenset({"", ".", "na", "n/a", "#n/a", "#na", "nan", "null", "?", "-", "<na>"})
 """What stands for a missing value, in any case."""
-BOOLEANS = {"true": 1.0, "yes": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "0": 0.0}
+BOOLEANS = {**dict.fromkeys({"1", *YES}, 1.0), **dict.fromkeys({"0", *NO}, 0.0)}
 DAY = 86_400.0
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([T ].*)?|\d{1,2}\.\d{1,2}\.\d{4}")
 _OPEN_DATE = re.compile(r"\d{1,2}[-/]\d{1,2}[-/](\d{4}|\d{2})|\d{1,2}\.\d{1,2}\.\d{2}")

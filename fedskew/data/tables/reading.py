@@ -29,6 +29,9 @@ class Places:
     parts: tuple[tuple[Path | str, int], ...] = ()
     rows: Indices | None = None
 
+    def __str__(self) -> str:
+        return str(self.origin)
+
     def at(self, row: int) -> str:
         """In which file, and which row of it, from 1 on."""
         row = row if self.rows is None else int(self.rows[row])

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fedskew.data.dataset import RawSamples
 from fedskew.data.formats import Array
 from fedskew.data.label_cells import is_number, word_of
 from fedskew.data.problem import Wanted, labels_of, many_labels_of
+from fedskew.data.raw import RawSamples
 from fedskew.data.tables.cells import coded
 from fedskew.data.tables.kinds import KINDS, recognised
 from fedskew.data.tables.reading import Table, joined, read_table, table_of
@@ -131,12 +131,13 @@ def samples_of(origin: Path | str, tables: Sequence[Table], asked: Asked) -> Raw
     words = {
         name: [word for table in tables for word in _words(table, name)] for name in asked.labels
     }
+    whole = joined(origin, tables)
     if len(words) == 1:
         ((name, only),) = words.items()
-        problem, y, class_names = labels_of(origin, only, asked.task, asked.positive, name)
+        problem, y, class_names = labels_of(whole.places, only, asked.task, asked.positive, name)
     else:
-        problem, y, class_names = many_labels_of(origin, words)
-    table = joined(origin, tables).without(asked.labels)
+        problem, y, class_names = many_labels_of(whole.places, words)
+    table = whole.without(asked.labels)
     owner, names = _owners(table, asked.client)
     if (text := asked.text_in(table)) is not None:
         return RawSamples(

@@ -79,6 +79,17 @@ def decode_beside(message: bytes) -> Tensors | None:
     return None if "beside" not in came.head else came.model(came.head["beside"])
 
 
+def encode_groups(groups: Groups, about: Head) -> bytes:
+    """Named groups of tensors as a message; ``about`` are plain values that travel with them."""
+    out = _Outgoing()
+    return out.message({**about, "groups": out.groups(groups)})
+
+
+def decode_groups(message: bytes) -> Groups:
+    came = _Incoming(message)
+    return came.groups(came.head.get("groups", {}))
+
+
 class _Outgoing:
     """Collects models and tensors, each of them once, and numbers them."""
 

@@ -134,6 +134,16 @@ def test_a_column_to_ignore_may_be_at_other_sites_only(tmp_path: Path) -> None:
         read_samples(paths[0], paths, Asked(columns={"note": "date"}, partly=True))
 
 
+def test_a_mistake_among_labels_is_named_by_its_file_and_row(tmp_path: Path) -> None:
+    numbers = "".join(f"{n},{n}.5\n" for n in range(30))
+    paths = files(tmp_path, ann=f"a,label\n{numbers}", bob="a,label\n1,0.25\n2,unknown\n")
+    told = r"bob\.csv: row 2, column 'label' holds 'unknown', but most labels are numbers: mend it"
+    with pytest.raises(DataError, match=told):
+        read_samples(tmp_path, paths, Asked())
+    with pytest.raises(DataError, match=r"bob\.csv: row 2, .* is not a finite number"):
+        read_samples(tmp_path, paths, Asked(task="regression"))
+
+
 def test_several_labels_are_columns_of_yes_or_no(tmp_path: Path) -> None:
     paths = files(tmp_path, ann="a,red,big\n1,1,0\n2,1,1\n5,0,0\n")
     made = read_samples(paths[0], paths, Asked(("red", "big")))
@@ -149,7 +159,7 @@ def test_several_labels_are_columns_of_yes_or_no(tmp_path: Path) -> None:
         ("a,Label\n1,0\n", Asked(), "its columns: a, Label. Name one with --label or federation."),
         ("a,Label\n1,0\n", Asked(), "Did you mean 'Label'?"),
         ("a,label\n1,NA\n", Asked(), "row 1 has no label in column 'label', only 'NA': leave"),
-        ("a,label\n1,0\n2, \n", Asked(), "row 2 has no label in column 'label'."),
+        ("a,label\n1,0\n2, \n", Asked(), "row 2 has no label in column 'label': leave it"),
         ("a,label\n1,-\n2,+\n", Asked(), ""),
         ("w,a,label\n,1,0\nx,2,1\n", Asked(columns={"w": "client"}), "row 1 names no client in"),
         ("a,w,label\n1,,0\n2,x,1\n", Asked(columns={"w": "client"}), "row 1 names no client in co"),
