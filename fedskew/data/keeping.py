@@ -7,7 +7,7 @@ from dataclasses import replace
 from fedskew.data.federation import Client, Federation
 from fedskew.rng import keyed_rng
 
-SHARE = 0.5
+SHARE = 2 / 3
 """Of a client's validation rows, those it keeps by. A round is chosen by the rows of all clients
 together, so that a few of each are enough; what a client keeps is chosen by its own alone."""
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedskew.errors import RunError
 from fedskew.federate.predictions import Arrays, load_answers, probabilities
 from fedskew.problem import Problem
+from fedskew.runs.kept import ALONE, FEDERATED, JOINED
 
-ALONE, FEDERATED = "alone", "federated"
 NOT_ADAPTED = "none"
 HALF = 0.5
 """A label is given from this probability on."""
@@ -30,7 +30,7 @@ class Judged:
     """One client: how right each candidate is on its samples, for keeping and for testing.
 
     A sample's score is 1 or 0 for a class that is right or wrong, the share of right labels, or
-    minus the squared error of a number. Candidates have the same names for all clients.
+    minus the squared error of a number. What a client could not make it has no scores of.
     """
 
     client: str
@@ -48,20 +48,21 @@ def candidates(run: Path, beside: Path, problem: Problem, split: str) -> list[Ju
     for name in names:
         by_split: dict[str, Scores] = {}
         for part in (split, "test"):
-            rows = {way: places.get((name, part, way), _NOBODY) for way in ways}
             own = others.get((name, part, NOT_ADAPTED), _NOBODY)
-            if any(
-                not np.array_equal(mine["label"][each], alone["label"][own])
-                for each in rows.values()
-            ):
-                raise RunError(
-                    f"{run} and {beside} tell of other samples of client {name!r}: they were made "
-                    "with other data, or other settings of evaluate. Repeat the run of clients "
-                    "alone with the settings of the first."
-                )
+            label = alone["label"][own]
             said = {ALONE: _said(alone, own)}
-            said |= {way_name(way): _said(mine, each) for way, each in rows.items()}
-            by_split[part] = dict(_scored(said, mine["label"][rows[NOT_ADAPTED]], problem))
+            for way in ways:
+                # A client that could not adapt lacks that candidate.
+                rows = places.get((name, part, way))
+                if rows is None and (way != NOT_ADAPTED or not len(own)):
+                    continue
+                if rows is None or not np.array_equal(mine["label"][rows], label):
+                    raise RunError(
+                        f"{run} and {beside} tell of other samples of client {name!r}: repeat the "
+                        "run of clients alone with the settings and data of the first."
+                    )
+                said[way_name(way)] = _said(mine, rows)
+            by_split[part] = dict(_scored(said, label, problem))
         found.append(Judged(name, by_split[split], by_split["test"]))
     return found
 
@@ -77,7 +78,7 @@ def way_name(adapted: str) -> str:
 
 def together(candidate: str) -> str:
     """The mean of a candidate's answers and those of the client's model trained alone."""
-    return f"{ALONE} + {candidate}"
+    return f"{ALONE}{JOINED}{candidate}"
 
 
 _NOBODY: NDArray[np.int64] = np.empty(0, np.int64)
