@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedskew.data.federation import Client, Federation
+from fedskew.errors import ConfigError
 from fedskew.rng import keyed_rng
 
 SHARE = 2 / 3
@@ -18,8 +19,19 @@ def with_keeping(federation: Federation, seed: int) -> Federation:
     Which ones depends on the seed and on the client's name and rows alone. A single row stays where
     it is.
     """
+    clients = federation.clients
+    if len(clients) < 2:
+        raise ConfigError(
+            f"evaluate.keep compares models trained alone and together, but {federation.name} has "
+            "one client that trains: leave it out."
+        )
+    if not any(len(client.validation) > 1 for client in clients):
+        raise ConfigError(
+            "evaluate.keep chooses by validation samples, but no client has two of them: set "
+            "federation.validation = 0.2 or more."
+        )
     return federation.with_data(
-        clients=tuple(_parted(client, seed) for client in federation.clients),
+        clients=tuple(_parted(client, seed) for client in clients),
         log_ratio=federation.log_ratio,
         same_law=federation.same_law,
     )

@@ -6,7 +6,7 @@ trained, and no sample is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,32 +38,47 @@ class Judged:
     test: Scores
 
 
+@dataclass(frozen=True)
+class Answered:
+    """What every candidate said of one client's samples of a split, and what was right."""
+
+    client: str
+    label: NDArray[Any]
+    said: Mapping[str, NDArray[np.float64]]
+
+
 def candidates(run: Path, beside: Path, problem: Problem, split: str) -> list[Judged]:
     """All clients that took part, by name; ``split`` are the rows to keep by."""
+    by_split = (answered(run, beside, part) for part in (split, "test"))
+    return [
+        Judged(keeping.client, _scored(keeping, problem), _scored(test, problem))
+        for keeping, test in zip(*by_split, strict=True)
+    ]
+
+
+def answered(run: Path, beside: Path, split: str) -> list[Answered]:
+    """The answers of a run and of the one of clients alone, and their means, by client."""
     mine, alone = load_answers(run), load_answers(beside)
     ways = [NOT_ADAPTED, *sorted(set(mine["adapted"].tolist()) - {NOT_ADAPTED})]
-    names = sorted(set(mine["client"][mine["on"] == "seen"].tolist()))
     places, others = _places(mine), _places(alone)
     found = []
-    for name in names:
-        by_split: dict[str, Scores] = {}
-        for part in (split, "test"):
-            own = others.get((name, part, NOT_ADAPTED), _NOBODY)
-            label = alone["label"][own]
-            said = {ALONE: _said(alone, own)}
-            for way in ways:
-                # A client that could not adapt lacks that candidate.
-                rows = places.get((name, part, way))
-                if rows is None and (way != NOT_ADAPTED or not len(own)):
-                    continue
-                if rows is None or not np.array_equal(mine["label"][rows], label):
-                    raise RunError(
-                        f"{run} and {beside} tell of other samples of client {name!r}: repeat the "
-                        "run of clients alone with the settings and data of the first."
-                    )
-                said[way_name(way)] = _said(mine, rows)
-            by_split[part] = dict(_scored(said, label, problem))
-        found.append(Judged(name, by_split[split], by_split["test"]))
+    for name in sorted({client for client, _, _ in places}):
+        own = others.get((name, split, NOT_ADAPTED), _NOBODY)
+        label = alone["label"][own]
+        said = {ALONE: _said(alone, own)}
+        for way in ways:
+            rows = places.get((name, split, way))
+            # A client that could not adapt lacks that candidate.
+            if rows is None and (way != NOT_ADAPTED or not len(own)):
+                continue
+            if rows is None or not np.array_equal(mine["label"][rows], label):
+                raise RunError(
+                    f"{run} and {beside} tell of other samples of client {name!r}: repeat the run "
+                    "of clients alone with the settings and data of the first."
+                )
+            said[way_name(way)] = _said(mine, rows)
+        means = {together(n): (said[ALONE] + s) / 2 for n, s in said.items() if n != ALONE}
+        found.append(Answered(name, label, said | means))
     return found
 
 
@@ -102,15 +117,9 @@ def _said(found: Arrays, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(part["predicted"] if told is None else told, np.float64)
 
 
-def _scored(
-    said: Mapping[str, NDArray[np.float64]], label: NDArray[Any], problem: Problem
-) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Every candidate's scores: the models', then those of their means with the one alone."""
-    for name, each in said.items():
-        yield name, sample_scores(each, label, problem)
-    for name, each in said.items():
-        if name != ALONE:
-            yield together(name), sample_scores((said[ALONE] + each) / 2, label, problem)
+def _scored(answered: Answered, problem: Problem) -> Scores:
+    """Every candidate's scores, sample by sample."""
+    return {n: sample_scores(s, answered.label, problem) for n, s in answered.said.items()}
 
 
 def sample_scores(

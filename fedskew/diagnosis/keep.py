@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedskew.comparisons.comparison import role
+from fedskew.comparisons.comparison import Compared, references_of, role
+from fedskew.config import Config
 from fedskew.data.federation import KEEPING
 from fedskew.diagnosis.candidates import Judged, Scores, candidates, score_of
 from fedskew.diagnosis.keep_rule import Choice, Evidence, choose
 from fedskew.errors import FedskewError, RunError
 from fedskew.problem import Problem
-from fedskew.runs.experiment import Run, load_run
+from fedskew.runs.experiment import Run, Tell, load_run
+from fedskew.runs.identity import resolve
 from fedskew.runs.kept import ALONE, FEDERATED, Kept, KeptClient, write_kept
 from fedskew.runs.preparation import load_preparation
 from fedskew.runs.results import CONFIG
@@ -29,6 +31,10 @@ FREE_IN_EVALUATE = (
     "fine_tune_patience", "shots", "generated", "matrix_rounds",
 )  # fmt: skip
 """Settings in which the run of clients alone may differ."""
+SAID = (
+    "evaluate.keep: now clients train alone, on the same rows for as many rounds; then each keeps "
+    "what serves it best"
+)
 METRICS = {"regression": "rmse", "multi-label": "label_accuracy"}
 
 
@@ -68,6 +74,32 @@ def keep(
     )
     write_kept(run.path, kept)
     return kept
+
+
+def alone_config(config: Config) -> Config | None:
+    """The run of clients alone that a run with ``evaluate.keep`` needs beside it."""
+    if config.evaluate.keep is None or role(config.method) == ALONE:
+        return None
+    return resolve(config.model_copy(update={"method": references_of(config.method)[ALONE]}))
+
+
+def keep_after(run: Run, train: Callable[[Config], Run], tell: Tell | None = None) -> None:
+    """Where a finished run asks for it, have clients train alone beside it, and keep the best."""
+    if (alone := alone_config(run.config)) is not None:
+        if tell is not None:
+            tell(SAID)
+        keep(run, beside=train(alone))
+
+
+def keep_compared(compared: Compared) -> None:
+    """Where it is asked for, the same for every method of a comparison that has clients alone."""
+    alone = next((name for name, role in compared.roles.items() if role == ALONE), None)
+    if alone is None:
+        return
+    for name, runs in compared.runs.items():
+        for run, beside in zip(runs, compared.runs[alone], strict=True):
+            if compared.roles[name] is None and run.config.evaluate.keep is not None:
+                keep(run, beside=beside)
 
 
 def _opened(run: str | Path | Run, allow_code: bool) -> Run:

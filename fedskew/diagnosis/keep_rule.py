@@ -57,7 +57,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Prior:
-    """How a candidate's true differences lie over clients; ``error`` is the deviation of ``mean``."""
+    """How a candidate's true differences lie over clients, and how sure ``mean`` is."""
 
     mean: float
     spread: float

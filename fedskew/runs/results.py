@@ -86,7 +86,7 @@ class Results:
             raise RunError(f"{self.path} is not a finished run; repeat its command to finish it.")
         return checked_summary(self.path / RESULT, read_sealed(self.path / RESULT))
 
-    @cached_property
+    @property
     def kept(self) -> Kept | None:
         """What each client keeps of a finished run, if that was decided."""
         return read_kept(self.path) if self.is_finished else None
