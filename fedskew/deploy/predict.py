@@ -38,9 +38,9 @@ def predict(
     an adapted or of an exported model. ``x`` is in the shape and scale of the dataset as stored: an
     array, a data frame, or a file or folder of samples. The columns of a table are found by name,
     wherever they stand; labels are in the column ``label`` (none: the run's own), ids in
-    ``id_column``, and all others are carried along. With the true labels ``y`` the answers are scored. Below
-    ``threshold`` one should ask; if none is given, it is the one saved with an adapted model, or
-    the smallest that reached ``accuracy`` on validation data.
+    ``id_column``, and all others are carried along. With the true labels ``y`` the answers are
+    scored. Below ``threshold`` one should ask; if none is given, it is the one saved with an
+    adapted model, or the smallest that reached ``accuracy`` on validation data.
     """
     for name, share in (("threshold", threshold), ("accuracy", accuracy)):
         if share is not None:
