@@ -6,7 +6,7 @@ trained, and no sample is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ Scores = Mapping[str, NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Judged:
-    """One client: how right each candidate is on its samples, for keeping and for testing.
+    """One client: scores of each candidate on its samples, those to keep by and those of its test.
 
-    A sample's score is 1 or 0 for a class that is right or wrong, the share of right labels, or
-    minus the squared error of a number. What a client could not make it has no scores of.
+    ``keeping`` are :func:`kept_by`, ``test`` are :func:`rightness`. What a client could not make,
+    it has no scores of.
     """
 
     client: str
@@ -51,7 +51,7 @@ def candidates(run: Path, beside: Path, problem: Problem, split: str) -> list[Ju
     """All clients that took part, by name; ``split`` are the rows to keep by."""
     by_split = (answered(run, beside, part) for part in (split, "test"))
     return [
-        Judged(keeping.client, _scored(keeping, problem), _scored(test, problem))
+        Judged(keeping.client, _each(kept_by, keeping, problem), _each(rightness, test, problem))
         for keeping, test in zip(*by_split, strict=True)
     ]
 
@@ -117,20 +117,42 @@ def _said(found: Arrays, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(part["predicted"] if told is None else told, np.float64)
 
 
-def _scored(answered: Answered, problem: Problem) -> Scores:
-    """Every candidate's scores, sample by sample."""
-    return {n: sample_scores(s, answered.label, problem) for n, s in answered.said.items()}
+Score = Callable[[NDArray[np.float64], NDArray[Any], Problem], NDArray[np.float64]]
 
 
-def sample_scores(
+def _each(score: Score, told: Answered, problem: Problem) -> Scores:
+    return {name: score(said, told.label, problem) for name, said in told.said.items()}
+
+
+def rightness(
     said: NDArray[np.float64], label: NDArray[Any], problem: Problem
 ) -> NDArray[np.float64]:
-    """How right answers are, sample by sample; more is better."""
+    """How right answers are, sample by sample; more is better.
+
+    1 or 0 for a class, the share of right labels, or minus the squared error of a number.
+    """
     if problem.kind == "regression":
         return -np.square(said - np.asarray(label, np.float64))
     if problem.kind == "multi-label":
         return np.asarray(((said >= HALF) == (label > HALF)).mean(axis=1), np.float64)
     return np.asarray(said.argmax(axis=1) == label, np.float64)
+
+
+def kept_by(
+    said: NDArray[np.float64], label: NDArray[Any], problem: Problem
+) -> NDArray[np.float64]:
+    """By what clients choose: half how right an answer is, half its Brier score.
+
+    A strictly proper score like the latter, which tells more of ten samples than ten times right
+    or wrong does; and one that does not prefer a model for being better calibrated alone.
+    """
+    right = rightness(said, label, problem)
+    if problem.kind == "regression":
+        return right
+    if problem.kind == "multi-label":
+        return (right + 1 - np.square(said - label).mean(axis=1)) / 2
+    truth = np.eye(said.shape[1])[np.asarray(label, np.int64)]
+    return np.asarray((right + 1 - np.square(said - truth).sum(axis=1) / 2) / 2, np.float64)
 
 
 def score_of(scores: Sequence[float] | NDArray[np.float64], problem: Problem) -> float:

@@ -163,7 +163,7 @@ def _names(judged: Sequence[Judged]) -> list[str]:
     return sorted(names, key=lambda name: (name.startswith(ALONE), list(names).index(name)))
 
 
-def decided(judged: Sequence[Judged], problem: Problem) -> list[Choice]:
+def decided(judged: Sequence[Judged]) -> list[Choice]:
     """What every client keeps."""
     told = {}
     for name in _names(judged):
@@ -171,20 +171,12 @@ def decided(judged: Sequence[Judged], problem: Problem) -> list[Choice]:
             each.keeping[name] - each.keeping[ALONE] if name in each.keeping else np.empty(0)
             for each in judged
         ]
-        told[name] = Evidence.of(differences, _unit(differences, problem))
+        told[name] = Evidence.of(differences)
     return choose(told)
 
 
-def _unit(differences: Sequence[np.ndarray[Any, np.dtype[np.float64]]], problem: Problem) -> float:
-    """By how much a sample's score usually differs at most: of shares 1."""
-    if problem.kind != "regression":
-        return 1.0
-    squares = np.square(np.concatenate(differences))
-    return float(np.sqrt(squares.mean())) if len(squares) else 1.0
-
-
 def _clients(judged: Sequence[Judged], problem: Problem) -> Iterator[KeptClient]:
-    for each, choice in zip(judged, decided(judged, problem), strict=True):
+    for each, choice in zip(judged, decided(judged), strict=True):
         name = choice.kept or ALONE
         known = {
             "client": each.client, "kept": name, "rows": len(each.keeping[ALONE]),
@@ -203,15 +195,15 @@ def _clients(judged: Sequence[Judged], problem: Problem) -> Iterator[KeptClient]
             federated=scores.get(FEDERATED),
             score=scores.get(name),
             best=pick(scores.values()),
-            clearly_before=_clearly_worse(test, FEDERATED, problem),
-            clearly_after=_clearly_worse(test, name, problem),
+            clearly_before=_clearly_worse(test, FEDERATED),
+            clearly_after=_clearly_worse(test, name),
         )
 
 
-def _clearly_worse(test: Scores, name: str, problem: Problem) -> bool:
+def _clearly_worse(test: Scores, name: str) -> bool:
     """Whether a candidate is worse than alone on test samples by more than their noise."""
     if name not in test or name == ALONE:
         return False
     difference = test[name] - test[ALONE]
-    told = Evidence.of([difference], _unit([difference], problem))
+    told = Evidence.of([difference])
     return bool(told.difference[0] < -CLEARLY * np.sqrt(told.variance[0]))

@@ -1,16 +1,18 @@
 """Which candidate a client keeps: empirical Bayes over all clients, against its model alone.
 
-For candidate j at client k, d is the mean over the client's n samples of how much more right it is
-than the client's model trained alone, and s² the variance of that mean. Few samples of one client
-tell little, but all clients together tell how much a candidate is worth and how much that varies:
-the true difference at a client is taken as drawn from N(μ_j, τ_j²), with μ and τ² by Paule and
-Mandel (1982). Given d it is normal again, with
+For candidate j at client k, d is the mean over the client's n samples of how much better it scores
+than the client's model trained alone. Its variance s² is that of the client's samples, with
+``BORROWED`` samples of all clients added: (Σd² + 4·v)/((n + 4)·n), v the mean of all squares.
+
+Few samples of one client tell little, but all clients together tell how much a candidate is worth
+and how much that varies: the true difference at a client is taken as drawn from N(μ_j, τ_j²), with μ
+and τ² by Paule and Mandel (1982). Given d it is normal again, with
 
     B = s²/(s² + τ²),   mean B·μ + (1 - B)·d,   variance (1 - B)·s² + B²·Var μ.
 
 A client keeps the candidate with the largest mean less ``CAUTION`` deviations, if that is above
-zero and its own samples do not speak against it; else its model alone. All that a client would have
-to send are d, s² and n.
+zero; else its model alone. Veto: no candidate is kept whose d is below -s, whatever others saw.
+All that a client would have to send are d, Σd² and n.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 Floats = NDArray[np.float64]
-CAUTION = 1.0
+CAUTION = 0.75
 """Posterior deviations that are taken off a candidate's mean."""
-PSEUDO = 0.5
-"""Samples' worth of difference that is added, so that no client is certain of what it saw once."""
+BORROWED = 4.0
+"""Samples of all clients that are added, so that nobody is certain of what few samples show."""
+NOTHING = 1e-30
+"""The variance where no sample of anybody differs."""
 HALVINGS = 100
 
 
@@ -40,8 +44,8 @@ class Evidence:
     rows: NDArray[np.int64]
 
     @classmethod
-    def of(cls, differences: Sequence[Floats], unit: float = 1.0) -> Evidence:
-        """Of every client's differences, sample by sample; ``unit`` is the largest usual one.
+    def of(cls, differences: Sequence[Floats]) -> Evidence:
+        """Of every client's differences, sample by sample.
 
         >>> one = Evidence.of([np.array([1.0, 0.0, 0.0, 1.0]), np.array([])])
         >>> one.difference.tolist(), one.variance.tolist()
@@ -50,9 +54,10 @@ class Evidence:
         rows = np.array([len(each) for each in differences], np.int64)
         mean = np.array([each.mean() if len(each) else 0.0 for each in differences])
         squares = np.array([float(np.square(each).sum()) for each in differences])
-        with np.errstate(divide="ignore"):
-            variance = (squares + PSEUDO * unit**2) / ((rows + 1.0) * rows)
-        return cls(mean, variance, rows)
+        pooled = squares.sum() / max(1, rows.sum())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            variance = (squares + BORROWED * pooled) / ((rows + BORROWED) * rows)
+        return cls(mean, np.where(rows > 0, np.maximum(variance, NOTHING), np.inf), rows)
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def choose(told: Mapping[str, Evidence]) -> list[Choice]:
         mean, deviation = posterior(evidence, prior_of(evidence))
         means.append(mean)
         deviations.append(deviation)
-        against.append((evidence.difference < 0) | (evidence.rows == 0))
+        against.append((evidence.difference < -np.sqrt(evidence.variance)) | (evidence.rows == 0))
     names = list(told)
     if not names:
         return []
