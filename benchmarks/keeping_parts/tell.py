@@ -1,0 +1,2 @@
+def page(lines, rounds, seeds, quick):
+    return ""
