@@ -1,2 +1,185 @@
-def page(lines, rounds, seeds, quick):
-    return ""
+"""The page of ``benchmarks/keeping.py``: the bars, each with its figure, and tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.keeping_parts.worlds import DESIGN, METHODS, SMALL, WORLDS
+from fedskew.comparisons.statistics import Interval, interval, mean
+from fedskew.diagnosis.keep_rule import CAUTION
+from fedskew.papers.machine import provenance
+from fedskew.papers.markdown import table
+from fedskew.runs.kept import ALONE
+
+Line = Mapping[str, Any]
+COMMAND = "FEDSKEW_DATA=... python -m benchmarks.keeping"
+OPENING = (
+    'With `evaluate.keep = "best"` each client keeps what serves it best: its model trained alone, '
+    "the federated one, that one fine-tuned (5 epochs), or a mean of their answers. No client "
+    "shall be worse off than alone. This page says how nearly that holds. "
+    "[How to](../how-to/keep.md), and the rule: `fedskew/diagnosis/keep_rule.py`."
+)
+IDENTICAL = {world.name for world in WORLDS if world.identical}
+
+
+def page(lines: Sequence[Line], rounds: int, seeds: int, quick: bool) -> str:
+    skewed = [line for line in lines if line["world"] not in IDENTICAL]
+    made = provenance()
+    seconds = sum({(x["world"], x["few"], x["seed"], x["method"]): x["seconds"]
+                   for x in lines}.values())  # fmt: skip
+    parts = [
+        "# Each client keeps what serves it best", OPENING, f"```\n{COMMAND}\n```",
+        *(["**Made with `--quick`: the numbers only show that the command works.**"] * quick),
+        "## The bars",
+        bars(skewed, [line for line in lines if line["world"] in IDENTICAL]),
+        "A client is *worse* if it has fewer right answers on its own test samples than alone, by "
+        "one sample or by chance, and *clearly* worse if that is more than two standard errors of "
+        "the paired difference. The oracle picks by the very test samples it is scored on, so part "
+        "of its gain is luck that no rule can have; one that picks by one half of them and is "
+        "scored on the other stands in the last column below. Shares are of clients, seeds and "
+        "methods together; federations of many clients weigh more.",
+        "## By federation",
+        f"**{SMALL} validation samples a client**", by_world(skewed, few=True),
+        "**All validation samples** (30 % of what a client has besides its test samples)",
+        by_world(skewed, few=False),
+        "Gains are in points of accuracy against alone, means over clients.",
+        "## What is kept, and how sure that was", kept_table(lines),
+        "## How it was measured", measured(rounds, seeds),
+        table(("", ""), [
+            ("fedskew", made.code),
+            ("machine", f"{made.cores} cores, {made.processor}, {made.memory}, instruction set "
+             f"{torch.backends.cpu.get_cpu_capability()}"),
+            ("software", f"Python {made.python}, torch {made.torch}, {made.threads} threads"),
+            ("training and scoring of the federated runs", f"{seconds / 60:.1f} min, machine busy"),
+        ]),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def measured(rounds: int, seeds: int) -> str:
+    natural = ", ".join(world.name for world in WORLDS if world.natural)
+    others = ", ".join(w.name for w in WORLDS if not w.natural)
+    return (
+        f"Eight federations that played no part in the design: four of natural owners ({natural}) "
+        f"and four made of other data, with identical clients as a ninth ({others}). "
+        f"The rule's form and its constants (scores half right answers and half Brier, variances "
+        f"that borrow four samples, {CAUTION:g} deviations off, the veto) were chosen on "
+        f"{'; '.join(DESIGN)}, then frozen. Methods {' and '.join(METHODS)}, {seeds} seeds, "
+        f"{rounds} rounds of one epoch, learning rate 0.1, batches of 32, one hidden layer of 64. "
+        "Two thirds of a client's validation samples decide what it keeps, the others which "
+        "round is selected; test samples decide nothing."
+    )
+
+
+def tested(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if line["score"] is not None]
+
+
+def gain(line: Line, of: str = "score") -> float:
+    return float(line[of]) - float(line["alone"])
+
+
+def share(lines: Sequence[Line], holds: Callable[[Line], bool]) -> float:
+    return mean(float(holds(line)) for line in lines)
+
+
+def worse(of: str = "score") -> Callable[[Line], bool]:
+    return lambda line: gain(line, of) < 0
+
+
+def of_oracle(lines: Sequence[Line]) -> float:
+    """Which share of the oracle's gain is had."""
+    best = mean(gain(line, "best") for line in lines)
+    return mean(gain(line) for line in lines) / best if best else float("nan")
+
+
+def percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f} %"
+
+
+def points(found: Interval) -> str:
+    return f"{100 * found.mean:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
+
+
+def bars(skewed: Sequence[Line], identical: Sequence[Line]) -> str:
+    """Every bar with its figure; a missed one is said to be."""
+    rows = []
+    for few in (True, False):
+        found = tested([line for line in skewed if line["few"] is few])
+        name = f"{SMALL} validation samples" if few else "all validation samples"
+        clear = share(found, lambda line: line["clearly_after"])
+        lost, oracle = share(found, worse()), of_oracle(found)
+        before = percent(share(found, lambda line: line["clearly_before"]))
+        rows += [
+            (f"clearly worse than alone, {name}", "≤ 1 %", percent(clear),
+             f"{before} all federated", said(clear <= 0.01)),
+            (f"worse at all, {name}", "≤ 5 %" if few else "–", percent(lost),
+             f"{percent(share(found, worse('federated')))} all federated",
+             said(lost <= 0.05) if few else ""),
+            (f"share of the oracle's gain, {name}", "≥ 75 %", percent(oracle, 0),
+             f"{100 * mean(gain(x) for x in found):+.2f} points of "
+             f"{100 * mean(gain(x, 'best') for x in found):+.2f}", said(oracle >= 0.75)),
+        ]  # fmt: skip
+    for few in (True, False):
+        found = tested([line for line in identical if line["few"] is few])
+        cost = interval([gain(line) - gain(line, "federated") for line in found])
+        name = f"{SMALL} validation samples" if few else "all"
+        rows.append(
+            (f"identical clients, kept − federated, {name}", "no cost", points(cost), "points",
+             said(cost.high >= 0))
+        )  # fmt: skip
+    return table(("bar", "wanted", "found", "beside it", ""), rows)
+
+
+def said(holds: bool) -> str:
+    return "met" if holds else "**missed**"
+
+
+def by_world(lines: Sequence[Line], few: bool) -> str:
+    rows = []
+    for world in WORLDS:
+        found = tested([x for x in lines if x["world"] == world.name and x["few"] is few])
+        if not found:
+            continue
+        clients = len({(x["client"], x["seed"]) for x in found})
+        apart = [x["apart"] for x in found if x["apart"] is not None]
+        rows.append(
+            (world.name + (" (owners)" if world.natural else ""), str(clients),
+             *told(found, "federated", "clearly_before"), *told(found, "score", "clearly_after"),
+             f"{100 * mean(gain(x, 'best') for x in found):+.1f}", percent(of_oracle(found), 0),
+             f"{100 * mean(apart):+.1f}")
+        )  # fmt: skip
+    head = ("federation", "clients", "federated: gain", "worse", "clearly", "worst", "kept: gain",
+            "worse", "clearly", "worst", "oracle", "of it", "by halves")  # fmt: skip
+    return table(head, rows)
+
+
+def told(found: Sequence[Line], of: str, clearly: str) -> tuple[str, str, str, str]:
+    gains = [gain(line, of) for line in found]
+    return (
+        f"{100 * mean(gains):+.1f}", percent(share(found, worse(of))),
+        percent(share(found, lambda line: line[clearly])), f"{100 * min(gains):+.1f}",
+    )  # fmt: skip
+
+
+def kept_table(lines: Sequence[Line]) -> str:
+    """Which candidates are kept, and whether as many are worse as were expected to be."""
+    rows = []
+    for few in (True, False):
+        found = tested([line for line in lines if line["few"] is few])
+        counts = Counter(line["kept"] for line in found)
+        names = sorted(counts, key=lambda name: -counts[name])
+        other = [line for line in found if line["kept"] != ALONE]
+        rows.append(
+            (f"{SMALL}" if few else "all",
+             ", ".join(f"{name} {percent(counts[name] / len(found), 0)}" for name in names),
+             percent(mean(line["worse"] for line in found)), percent(share(found, worse())),
+             percent(share(other, worse())) if other else "–")
+        )  # fmt: skip
+    head = ("validation samples", "kept", "worse: expected", "worse: on test samples",
+            "of those who do not keep alone")  # fmt: skip
+    return table(head, rows)

@@ -11,7 +11,7 @@ from fedskew.rng import keyed_rng
 
 DESIGN = (
     "scikit-learn's digits (Dirichlet 0.3, 12 clients)",
-    "MNIST images (Dirichlet 0.5, 20 clients)",
+    "MNIST images (Dirichlet 0.5, and dealt at random; 20 clients)",
     "simulated clients",
 )
 SMALL = 20

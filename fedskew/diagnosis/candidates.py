@@ -150,7 +150,7 @@ def kept_by(
     if problem.kind == "regression":
         return right
     if problem.kind == "multi-label":
-        return (right + 1 - np.square(said - label).mean(axis=1)) / 2
+        return np.asarray((right + 1 - np.square(said - label).mean(axis=1)) / 2, np.float64)
     truth = np.eye(said.shape[1])[np.asarray(label, np.int64)]
     return np.asarray((right + 1 - np.square(said - truth).sum(axis=1) / 2) / 2, np.float64)
 

@@ -5,8 +5,8 @@ than the client's model trained alone. Its variance s² is that of the client's 
 ``BORROWED`` samples of all clients added: (Σd² + 4·v)/((n + 4)·n), v the mean of all squares.
 
 Few samples of one client tell little, but all clients together tell how much a candidate is worth
-and how much that varies: the true difference at a client is taken as drawn from N(μ_j, τ_j²), with μ
-and τ² by Paule and Mandel (1982). Given d it is normal again, with
+and how much that varies: the true difference at a client is taken as drawn from N(μ_j, τ_j²), with
+μ and τ² by Paule and Mandel (1982). Given d it is normal again, with
 
     B = s²/(s² + τ²),   mean B·μ + (1 - B)·d,   variance (1 - B)·s² + B²·Var μ.
 

@@ -130,7 +130,8 @@ def test_rows_that_keep_choose_no_round_and_tests_decide_nothing(both: Run, tmp_
             assert [r for r in same.rows() if r.split == "validation"] == chose
             assert same.result["selected_round"] == run.result["selected_round"]
         ours, theirs = both.results.kept, other.results.kept
-        assert ours is not None and theirs is not None
+        assert ours is not None
+        assert theirs is not None
         choice = [[(c.kept, c.gain, c.worse) for c in kept.clients] for kept in (ours, theirs)]
         assert (choice[0] == choice[1]) == (name == "test")
 
@@ -152,7 +153,8 @@ def test_without_the_setting_validation_rows_decide_and_that_is_said(
     printed = capsys.readouterr().out
     assert "note: the rounds were chosen by these same samples" in printed
     kept = run.results.kept
-    assert kept is not None and kept.chosen_by == "validation"
+    assert kept is not None
+    assert kept.chosen_by == "validation"
     assert [each.rows for each in kept.clients] == [12] * 4
 
 
