@@ -154,7 +154,7 @@ def compare(
             seeds=seeds,
             references=references,
         )
-    keep_compared(compared)
+    keep_compared(compared, tell)
     comparison = tabulate(Path(out), compared)
     write(comparison, compared.runs)
     return comparison

@@ -25,8 +25,9 @@ def keep(
 ) -> None:
     """Let each client keep what serves it best: its model alone, the run's, or a mean of both.
 
-    Nothing is trained: the answers that both runs left for validation samples decide. The result
-    stands in RUN, is shown by 'fedskew show' and used by 'fedskew predict --client'.
+    Nothing is trained: the answers that both runs left for validation samples decide.
+
+    What is kept stands in RUN; 'fedskew show' tells it, 'fedskew predict --client' uses it.
 
     With evaluate.keep = 'best' in the config, 'fedskew run' makes both runs and does this.
     """

@@ -91,14 +91,18 @@ def keep_after(run: Run, train: Callable[[Config], Run], tell: Tell | None = Non
         keep(run, beside=train(alone))
 
 
-def keep_compared(compared: Compared) -> None:
+def keep_compared(compared: Compared, tell: Tell | None = None) -> None:
     """Where it is asked for, the same for every method of a comparison that has clients alone."""
+    if all(run.config.evaluate.keep is None for runs in compared.runs.values() for run in runs):
+        return
     alone = next((name for name, role in compared.roles.items() if role == ALONE), None)
     if alone is None:
+        if tell is not None:
+            tell("evaluate.keep: nothing was kept, for clients alone are not among the methods")
         return
     for name, runs in compared.runs.items():
         for run, beside in zip(runs, compared.runs[alone], strict=True):
-            if compared.roles[name] is None and run.config.evaluate.keep is not None:
+            if compared.roles[name] is None:
                 keep(run, beside=beside)
 
 

@@ -16,14 +16,14 @@ WARNING = (
 
 def kept_lines(kept: Kept, every_client: bool = False) -> list[str]:
     """Who keeps what, who is worse off than alone before and after, and how sure that is."""
-    counts = ", ".join(f"{name} {count}" for name, count in kept.counts.items())
+    counts = ", ".join(f"{name} ({count})" for name, count in kept.counts.items())
     rows = sorted(each.rows for each in kept.clients)
+    held = f"{rows[0]} to {rows[-1]}" if rows[0] < rows[-1] else str(rows[0])
     lines = [
         f"kept by {len(kept.clients)} clients: {counts}",
-        f"  decided by {rows[0]} to {rows[-1]} {_samples(kept)} of each client, beside "
-        f"{kept.beside}",
-        f"  worse than alone: {kept.expected_worse:.1f} clients expected"
-        + (f", {_likeliest(kept)}" if kept.expected_worse else ""),
+        f"  decided by {held} {_samples(kept)} of each client, beside {kept.beside}",
+        f"  expected to be worse than alone: {kept.expected_worse:.1f} clients"
+        + (f", likeliest {_likeliest(kept)}" if kept.expected_worse else ""),
     ]
     if kept.gains():
         before, after = kept.gains("federated"), kept.gains()
@@ -46,7 +46,7 @@ def _samples(kept: Kept) -> str:
 
 def _likeliest(kept: Kept) -> str:
     most = max(kept.clients, key=lambda each: each.worse)
-    return f"likeliest {most.client} ({most.worse:.0%})"
+    return f"{most.client} ({most.worse:.1%})"
 
 
 def _measured(kept: Kept, gains: list[float], clear: int) -> str:

@@ -74,7 +74,7 @@ def test_the_setting_makes_both_runs_and_says_who_keeps_what(both: Run) -> None:
     ]
     lines = run_summary(both)
     assert "kept by 4 clients: " in lines
-    assert "8 to 8 validation samples that chose no round" in lines
+    assert "decided by 8 validation samples that chose no round" in lines
 
 
 def test_scores_are_those_of_the_answers_of_both_runs(both: Run) -> None:
