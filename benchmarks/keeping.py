@@ -73,9 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--runs", type=Path, default=ROOT / "results" / "keeping",
         help="folder of the runs; repeat the command to go on",
     )  # fmt: skip
+    parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--quick", action="store_true", help="a smoke run, not a measurement")
     given = parser.parse_args(arguments)
-    rounds, seeds = (2, 1) if given.quick else (ROUNDS, SEEDS)
+    rounds, seeds = (2, 1) if given.quick else (ROUNDS, given.seeds)
     path = make_folder(given.runs) / LINES
     found = json.loads(path.read_text()) if path.is_file() else {}
     for seed in range(seeds):

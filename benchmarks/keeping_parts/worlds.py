@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import fedskew
@@ -72,15 +73,20 @@ def config_of(world: World, method: str, seed: int, rounds: int) -> dict[str, An
 
 
 def federation_of(world: World, seed: int, few: bool) -> Federation:
-    """The federation; with ``few`` validation samples the others are nobody's.
+    """The federation; with ``few`` validation samples the others are nobody's."""
+    made = _whole(world.name, seed)
+    if not few:
+        return made
+    return made.with_data(clients=tuple(_thinned(client, seed) for client in made.clients))
 
-    Clients with fewer than ten training or four validation samples are left out.
-    """
+
+@lru_cache(maxsize=1)
+def _whole(name: str, seed: int) -> Federation:
+    """All of it, but for clients with fewer than ten training or four validation samples."""
+    world = next(world for world in WORLDS if world.name == name)
     settings = fedskew.make_config(config_of(world, METHODS[0], seed, 1))
     made = fedskew.make_federation(settings)
     clients = [c for c in made.clients if len(c.train) >= 10 and len(c.validation) >= 4]
-    if few:
-        clients = [_thinned(client, seed) for client in clients]
     return made.with_data(clients=tuple(clients))
 
 

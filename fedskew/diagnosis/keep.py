@@ -140,6 +140,9 @@ def _unlike(run: Run, other: Run) -> str | None:
             f"was made with other data than {run.path}, or another split: repeat it with the same "
             "[federation] and seed."
         )
+    ours, theirs = mine.get("code", {}), its.get("code", {})
+    if any(ours[name] != theirs[name] for name in ours.keys() & theirs.keys()):
+        return f"was made with other code of your own than {run.path}: repeat it."
     here, there = (dict(_settings(found["config"])) for found in (mine, its))
     for name in sorted(here.keys() | there.keys()):
         if here.get(name) != there.get(name):

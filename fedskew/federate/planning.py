@@ -115,6 +115,7 @@ def checked_model(config: Config, roster: Roster, stage: Stage) -> Named:
     _check_classes(config.method.name, stage.recipe, roster)
     if stage.name == MAIN:
         _check_metric(config, stage.recipe, roster.problem)
+        _check_keep(config, stage.recipe)
     module = with_stream_dropout(module)
     train = _train_section(config, stage)
     check_augmentations(train.augment, roster.name, roster.sample_shape)
@@ -236,6 +237,15 @@ def _check_metric(config: Config, recipe: Recipe, problem: Problem) -> None:
         raise ConfigError(
             f"evaluate.metric = {wanted!r} is about answers, but method {config.method.name!r} "
             f"gives none: its rounds are judged by {own!r}, so leave it out."
+        )
+
+
+def _check_keep(config: Config, recipe: Recipe) -> None:
+    """Refuse to have clients choose among models that give no answers."""
+    if config.evaluate.keep is not None and recipe.objective.primary:
+        raise ConfigError(
+            "evaluate.keep compares answers of models, but method "
+            f"{config.method.name!r} gives none: leave it out."
         )
 
 

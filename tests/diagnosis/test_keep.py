@@ -14,13 +14,15 @@ from helpers import Knobs, toy_federation, toy_task
 
 import fedskew
 from fedskew.cli import main
+from fedskew.config import make_config
 from fedskew.data.federation import Client, Federation
 from fedskew.data.keeping import with_keeping
 from fedskew.diagnosis.candidates import candidates, kept_by, rightness, score_of
-from fedskew.errors import FedskewError, RunError
+from fedskew.errors import ConfigError, FedskewError, RunError
 from fedskew.federate.predictions import load_answers, probabilities
 from fedskew.problem import CLASSIFICATION, Problem
 from fedskew.runs.experiment import Run
+from fedskew.sites.study import study_config
 from fedskew.views.terminal import run_summary
 
 
@@ -209,6 +211,23 @@ def test_one_client_or_no_validation_rows_are_refused_before_anybody_trains(
         with pytest.raises(FedskewError, match=why):
             made(tmp_path / "runs", federation)
         assert not (tmp_path / "runs").exists()
+
+
+def test_models_without_answers_and_sites_are_refused_before_anybody_trains(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="gives none"):
+        made(tmp_path / "runs", method="vae", model="beta-vae", evaluate={"keep": "best"})
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(ConfigError, match="answers of sites stay there"):
+        study_config(make_config({"evaluate": {"keep": "best"}}))
+
+
+def test_a_comparison_keeps_for_every_method(tmp_path: Path) -> None:
+    fedskew.compare(["fedprox"], SETTINGS, out=tmp_path, federation=clients_of())
+    kept = {path.name.partition("-")[0]: Run(path).results.kept for path in tmp_path.glob("runs/*")}
+    assert kept["fedprox"] is not None
+    assert (kept["local"], kept["central"]) == (None, None)
 
 
 def test_the_command_refuses_in_one_sentence(
