@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from benchmarks.keeping_parts.worlds import DESIGN, METHODS, SMALL, WORLDS
 from fedskew.comparisons.statistics import Interval, interval, mean
 from fedskew.diagnosis.keep_rule import CAUTION
@@ -51,9 +49,9 @@ def page(lines: Sequence[Line], rounds: int, seeds: int, quick: bool) -> str:
         "## How it was measured", measured(rounds, seeds),
         table(("", ""), [
             ("fedskew", made.code),
-            ("machine", f"{made.cores} cores, {made.processor}, {made.memory}, instruction set "
-             f"{torch.backends.cpu.get_cpu_capability()}"),
-            ("software", f"Python {made.python}, torch {made.torch}, {made.threads} threads"),
+            ("machine", f"{made.cores} cores, {made.processor}, {made.memory}"),
+            ("software", f"Python {made.python}, "
+             + ", ".join(f"{n} {v}" for n, v in made.arithmetic.items() if v)),
             ("training and scoring of the federated runs", f"{seconds / 60:.1f} min, machine busy"),
         ]),
     ]  # fmt: skip
