@@ -59,7 +59,8 @@ class Client:
 
 def all_rows(client: Client) -> Indices:
     """What a client holds in any split, each row once, in order."""
-    return np.unique(np.concatenate([client.train, client.validation, client.test]))
+    held = (client.train, client.validation, client.test, client.keeping)
+    return np.unique(np.concatenate(held))
 
 
 def training_rows(clients: Sequence[Client]) -> list[Indices]:
@@ -199,7 +200,7 @@ class Federation:
         if self.environment is None:
             return 1
         clients = self.by_name.values()
-        held = [rows for c in clients for rows in (c.train, c.validation, c.test)]
+        held = [all_rows(client) for client in clients]
         return int(self.environment[np.concatenate(held)].max()) + 1
 
     def class_counts(self, split: str = "train") -> NDArray[np.int64]:
