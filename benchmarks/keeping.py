@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import fedskew
-from benchmarks.keeping_parts.tell import page
-from benchmarks.keeping_parts.worlds import METHODS, WORLDS, World, config_of, federation_of
+from benchmarks.keeping_parts.tell import Protocol, page
+from benchmarks.keeping_parts.worlds import WORLDS, World, config_of, federation_of
 from fedskew.diagnosis.candidates import Judged, candidates
 from fedskew.errors import FedskewError
 from fedskew.runs.kept import ALONE
@@ -21,19 +21,19 @@ from fedskew.store import make_folder, write_atomically, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES = "clients.json"
-ROUNDS, SEEDS = 15, 2
+SIZES = ("few", "many")
+"""Of validation samples."""
 
 
 def measured(
-    world: World, few: bool, seed: int, rounds: int, runs: Path
+    world: World, few: bool, seed: int, protocol: Protocol, runs: Path
 ) -> list[dict[str, object]]:
     """A line for every client and method of a federation."""
     federation = federation_of(world, seed, few)
     lines: list[dict[str, object]] = []
-    for method in METHODS:
-        done = fedskew.run(
-            config_of(world, method, seed, rounds), out=runs, federation=federation, draw=False
-        )
+    for method in protocol.methods:
+        settings = config_of(world, method, seed, protocol.rounds)
+        done = fedskew.run(settings, out=runs, federation=federation, draw=False)
         kept = done.results.kept
         assert kept is not None, "the setting asks for it"
         beside = done.path / kept.beside
@@ -73,23 +73,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--runs", type=Path, default=ROOT / "results" / "keeping",
         help="folder of the runs; repeat the command to go on",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--quick", action="store_true", help="a smoke run, not a measurement")
+    parser.add_argument("--methods", nargs="+", default=["fedavg", "fedrep"])
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args(arguments)
-    rounds, seeds = (2, 1) if given.quick else (ROUNDS, given.seeds)
+    protocol = Protocol(tuple(given.methods), given.seeds, given.rounds, tuple(given.sizes))
     path = make_folder(given.runs) / LINES
     found = json.loads(path.read_text()) if path.is_file() else {}
-    for seed in range(seeds):
-        for world in WORLDS:
-            for few in (True, False):
-                name = f"{world.name}, {'few' if few else 'many'}, seed {seed}"
-                if name not in found:
-                    found[name] = measured(world, few, seed, rounds, given.runs / "runs")
-                    write_json(path, found)
-                    print(name, len(found[name]), flush=True)
-    lines = [line for group in found.values() for line in group]
-    written = page(lines, rounds, seeds, given.quick)
-    write_atomically(make_folder(given.out) / "keeping.md", written.encode())
+    jobs = [
+        (f"{world.name}, {size}, seed {seed}, {protocol.rounds} rounds, {method_list(protocol)}",
+         world, size, seed)
+        for seed in range(protocol.seeds)
+        for world in WORLDS
+        for size in protocol.sizes
+    ]  # fmt: skip
+    for name, world, size, seed in jobs:
+        if name not in found:
+            found[name] = measured(world, size == "few", seed, protocol, given.runs / "runs")
+            write_json(path, found)
+            print(name, len(found[name]), flush=True)
+    lines = [line for name, *_ in jobs for line in found[name]]
+    write_atomically(make_folder(given.out) / "keeping.md", page(lines, protocol).encode())
+
+
+def method_list(protocol: Protocol) -> str:
+    return " and ".join(protocol.methods)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.keeping_parts.worlds import DESIGN, METHODS, SMALL, WORLDS
+from benchmarks.keeping_parts.worlds import DESIGN, SMALL, WORLDS
 from fedskew.comparisons.statistics import Interval, interval, mean
 from fedskew.diagnosis.keep_rule import CAUTION
 from fedskew.papers.machine import provenance
@@ -14,7 +15,6 @@ from fedskew.papers.markdown import table
 from fedskew.runs.kept import ALONE
 
 Line = Mapping[str, Any]
-COMMAND = "FEDSKEW_DATA=... python -m benchmarks.keeping"
 OPENING = (
     'With `evaluate.keep = "best"` each client keeps what serves it best: its model trained alone, '
     "the federated one, that one fine-tuned (5 epochs), or a mean of their answers. No client "
@@ -24,14 +24,30 @@ OPENING = (
 IDENTICAL = {world.name for world in WORLDS if world.identical}
 
 
-def page(lines: Sequence[Line], rounds: int, seeds: int, quick: bool) -> str:
+@dataclass(frozen=True)
+class Protocol:
+    """What is run on each federation."""
+
+    methods: tuple[str, ...]
+    seeds: int
+    rounds: int
+    sizes: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        return (
+            f"FEDSKEW_DATA=... python -m benchmarks.keeping --methods {' '.join(self.methods)} "
+            f"--sizes {' '.join(self.sizes)} --seeds {self.seeds} --rounds {self.rounds}"
+        )
+
+
+def page(lines: Sequence[Line], protocol: Protocol) -> str:
     skewed = [line for line in lines if line["world"] not in IDENTICAL]
     made = provenance()
     seconds = sum({(x["world"], x["few"], x["seed"], x["method"]): x["seconds"]
                    for x in lines}.values())  # fmt: skip
     parts = [
-        "# Each client keeps what serves it best", OPENING, f"```\n{COMMAND}\n```",
-        *(["**Made with `--quick`: the numbers only show that the command works.**"] * quick),
+        "# Each client keeps what serves it best", OPENING, f"```\n{protocol.command}\n```",
         "## The bars",
         bars(skewed, [line for line in lines if line["world"] in IDENTICAL]),
         "A client is *worse* if it has fewer right answers on its own test samples than alone, by "
@@ -41,12 +57,10 @@ def page(lines: Sequence[Line], rounds: int, seeds: int, quick: bool) -> str:
         "scored on the other stands in the last column below. Shares are of clients, seeds and "
         "methods together; federations of many clients weigh more.",
         "## By federation",
-        f"**{SMALL} validation samples a client**", by_world(skewed, few=True),
-        "**All validation samples** (30 % of what a client has besides its test samples)",
-        by_world(skewed, few=False),
+        *_tables(skewed),
         "Gains are in points of accuracy against alone, means over clients.",
         "## What is kept, and how sure that was", kept_table(lines),
-        "## How it was measured", measured(rounds, seeds),
+        "## How it was measured", measured(protocol),
         table(("", ""), [
             ("fedskew", made.code),
             ("machine", f"{made.cores} cores, {made.processor}, {made.memory}"),
@@ -58,7 +72,22 @@ def page(lines: Sequence[Line], rounds: int, seeds: int, quick: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def measured(rounds: int, seeds: int) -> str:
+def _tables(skewed: Sequence[Line]) -> Iterator[str]:
+    """By federation, for the sizes of validation sets that there are."""
+    for few in _sizes(skewed):
+        yield f"**{_named(few)} a client**"
+        yield by_world(skewed, few=few)
+
+
+def _sizes(lines: Sequence[Line]) -> list[bool]:
+    return sorted({bool(line["few"]) for line in lines}, reverse=True)
+
+
+def _named(few: bool) -> str:
+    return f"{SMALL} validation samples" if few else "All validation samples"
+
+
+def measured(protocol: Protocol) -> str:
     natural = ", ".join(world.name for world in WORLDS if world.natural)
     others = ", ".join(w.name for w in WORLDS if not w.natural)
     return (
@@ -66,8 +95,9 @@ def measured(rounds: int, seeds: int) -> str:
         f"and four made of other data, with identical clients as a ninth ({others}). "
         f"The rule's form and its constants (scores half right answers and half Brier, variances "
         f"that borrow four samples, {CAUTION:g} deviations off, the veto) were chosen on "
-        f"{'; '.join(DESIGN)}, then frozen. Methods {' and '.join(METHODS)}, {seeds} seeds, "
-        f"{rounds} rounds of one epoch, learning rate 0.1, batches of 32, one hidden layer of 64. "
+        f"{'; '.join(DESIGN)}, then frozen. "
+        f"Methods: {', '.join(protocol.methods)}; seeds: {protocol.seeds}; {protocol.rounds} "
+        "rounds of one epoch, learning rate 0.1, batches of 32, one hidden layer of 64. "
         "Two thirds of a client's validation samples decide what it keeps, the others which "
         "round is selected; test samples decide nothing."
     )
@@ -106,9 +136,9 @@ def points(found: Interval) -> str:
 def bars(skewed: Sequence[Line], identical: Sequence[Line]) -> str:
     """Every bar with its figure; a missed one is said to be."""
     rows = []
-    for few in (True, False):
+    for few in _sizes(skewed):
         found = tested([line for line in skewed if line["few"] is few])
-        name = f"{SMALL} validation samples" if few else "all validation samples"
+        name = _named(few).lower()
         clear = share(found, lambda line: line["clearly_after"])
         lost, oracle = share(found, worse()), of_oracle(found)
         before = percent(share(found, lambda line: line["clearly_before"]))
@@ -122,10 +152,10 @@ def bars(skewed: Sequence[Line], identical: Sequence[Line]) -> str:
              f"{100 * mean(gain(x) for x in found):+.2f} points of "
              f"{100 * mean(gain(x, 'best') for x in found):+.2f}", said(oracle >= 0.75)),
         ]  # fmt: skip
-    for few in (True, False):
+    for few in _sizes(identical):
         found = tested([line for line in identical if line["few"] is few])
         cost = interval([gain(line) - gain(line, "federated") for line in found])
-        name = f"{SMALL} validation samples" if few else "all"
+        name = _named(few).lower()
         rows.append(
             (f"identical clients, kept − federated, {name}", "no cost", points(cost), "points",
              said(cost.high >= 0))
@@ -167,7 +197,7 @@ def told(found: Sequence[Line], of: str, clearly: str) -> tuple[str, str, str, s
 def kept_table(lines: Sequence[Line]) -> str:
     """Which candidates are kept, and whether as many are worse as were expected to be."""
     rows = []
-    for few in (True, False):
+    for few in _sizes(lines):
         found = tested([line for line in lines if line["few"] is few])
         counts = Counter(line["kept"] for line in found)
         names = sorted(counts, key=lambda name: -counts[name])

@@ -17,7 +17,6 @@ DESIGN = (
 )
 SMALL = 20
 """Validation samples of each client, in the small case."""
-METHODS = ("fedavg", "fedrep")
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def config_of(world: World, method: str, seed: int, rounds: int) -> dict[str, An
         "model": {"name": "mlp", "hidden": [64]},
         "method": method,
         "train": {"rounds": rounds},
-        "evaluate": {"keep": "best", "fine_tune_at": "selected"},
+        "evaluate": {"keep": "best", "fine_tune_at": "selected", "every": 2},
     }
 
 
@@ -84,7 +83,7 @@ def federation_of(world: World, seed: int, few: bool) -> Federation:
 def _whole(name: str, seed: int) -> Federation:
     """All of it, but for clients with fewer than ten training or four validation samples."""
     world = next(world for world in WORLDS if world.name == name)
-    settings = fedskew.make_config(config_of(world, METHODS[0], seed, 1))
+    settings = fedskew.make_config(config_of(world, "fedavg", seed, 1))
     made = fedskew.make_federation(settings)
     clients = [c for c in made.clients if len(c.train) >= 10 and len(c.validation) >= 4]
     return made.with_data(clients=tuple(clients))
