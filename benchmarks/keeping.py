@@ -93,8 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found[name] = measured(world, size == "few", seed, protocol, given.runs / "runs")
             write_json(path, found)
             print(name, len(found[name]), flush=True)
-    lines = [line for name, *_ in jobs for line in found[name]]
-    write_atomically(make_folder(given.out) / "keeping.md", page(lines, protocol).encode())
+        # A page of what there is so far, which says what there is not.
+        lines = [line for name, *_ in jobs for line in found.get(name, ())]
+        write_atomically(make_folder(given.out) / "keeping.md", page(lines, protocol).encode())
 
 
 def method_list(protocol: Protocol) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.keeping_parts.worlds import DESIGN, SMALL, WORLDS
 from fedskew.comparisons.statistics import Interval, interval, mean
-from fedskew.diagnosis.keep_rule import CAUTION
+from fedskew.diagnosis.keep_rule import BORROWED, CAUTION
 from fedskew.papers.machine import provenance
 from fedskew.papers.markdown import table
 from fedskew.runs.kept import ALONE
@@ -60,7 +60,7 @@ def page(lines: Sequence[Line], protocol: Protocol) -> str:
         *_tables(skewed),
         "Gains are in points of accuracy against alone, means over clients.",
         "## What is kept, and how sure that was", kept_table(lines),
-        "## How it was measured", measured(protocol),
+        "## How it was measured", measured(protocol, {line["world"] for line in lines}),
         table(("", ""), [
             ("fedskew", made.code),
             ("machine", f"{made.cores} cores, {made.processor}, {made.memory}"),
@@ -87,19 +87,25 @@ def _named(few: bool) -> str:
     return f"{SMALL} validation samples" if few else "All validation samples"
 
 
-def measured(protocol: Protocol) -> str:
-    natural = ", ".join(world.name for world in WORLDS if world.natural)
-    others = ", ".join(w.name for w in WORLDS if not w.natural)
+def measured(protocol: Protocol, there: Collection[str]) -> str:
+    """What was run, on what, and what was chosen where."""
+    of = [world for world in WORLDS if world.name in there]
+    natural = ", ".join(world.name for world in of if world.natural)
+    others = ", ".join(w.name for w in of if not (w.natural or w.identical))
+    alike = ", ".join(w.name for w in of if w.identical)
+    left = ", ".join(w.name for w in WORLDS if w.name not in there)
     return (
-        f"Eight federations that played no part in the design: four of natural owners ({natural}) "
-        f"and four made of other data, with identical clients as a ninth ({others}). "
-        f"The rule's form and its constants (scores half right answers and half Brier, variances "
-        f"that borrow four samples, {CAUTION:g} deviations off, the veto) were chosen on "
-        f"{'; '.join(DESIGN)}, then frozen. "
+        "Federations that played no part in the design: of natural owners "
+        f"{natural or 'none'}; made of other data {others or 'none'}; of identical clients "
+        f"{alike or 'none'}. {f'**Not measured yet: {left}.** ' * bool(left)}"
+        "The rule's form and its constants (scores half right answers and half Brier, variances "
+        f"that borrow {BORROWED:g} samples, {CAUTION:g} deviations off, the veto) were chosen on "
+        f"{'; '.join(DESIGN)}, then frozen; nothing was changed after these figures were seen. "
         f"Methods: {', '.join(protocol.methods)}; seeds: {protocol.seeds}; {protocol.rounds} "
-        "rounds of one epoch, learning rate 0.1, batches of 32, one hidden layer of 64. "
-        "Two thirds of a client's validation samples decide what it keeps, the others which "
-        "round is selected; test samples decide nothing."
+        "rounds of one epoch, scored every second round, learning rate 0.1, batches of 32, one "
+        "hidden layer of 64. Two thirds of a client's validation samples decide what it keeps, the "
+        "others which round is selected; test samples decide nothing. Alone means as many rounds; "
+        "fine-tuned models have had five epochs more."
     )
 
 
