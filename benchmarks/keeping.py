@@ -33,7 +33,9 @@ def measured(
     lines: list[dict[str, object]] = []
     for method in protocol.methods:
         settings = config_of(world, method, seed, protocol.rounds)
-        done = fedskew.run(settings, out=runs, federation=federation, draw=False)
+        done = fedskew.run(
+            settings, out=runs, federation=federation, draw=False, tell=lambda sentence: None
+        )
         kept = done.results.kept
         assert kept is not None, "the setting asks for it"
         beside = done.path / kept.beside
