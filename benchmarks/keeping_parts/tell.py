@@ -22,7 +22,7 @@ OPENING = (
     "[How to](../how-to/keep.md), and the rule: `fedskew/diagnosis/keep_rule.py`."
 )
 REMARK = (
-    "Expected is what clients' own samples say, without the chance of a test set. The windows of HAR "
+    "Expected is what clients' own samples say, without the chance of a test set. Windows of HAR "
     "overlap, so its validation samples tell less than their number, which the rule does not know."
 )
 IDENTICAL = {world.name for world in WORLDS if world.identical}
