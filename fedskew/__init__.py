@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedskew.deploy.generate import generate
     from fedskew.deploy.predict import predict
     from fedskew.diagnosis.carry_out import diagnose
+    from fedskew.diagnosis.keep import keep
     from fedskew.errors import ConfigError, DataError, FedskewError, RunError
     from fedskew.federate.recipe import Adapt, Phase, Recipe
     from fedskew.methods.registry import Card, ReducesTo, method
@@ -76,6 +77,7 @@ __all__ = [
     "diagnose",
     "federation_from",
     "generate",
+    "keep",
     "load_config",
     "load_run",
     "make_config",
@@ -125,6 +127,7 @@ _HOME = {
     "diagnose": "fedskew.diagnosis.carry_out",
     "federation_from": "fedskew.data.bridges.federation",
     "generate": "fedskew.deploy.generate",
+    "keep": "fedskew.diagnosis.keep",
     "load_config": "fedskew.config",
     "load_run": "fedskew.runs.experiment",
     "make_config": "fedskew.config",

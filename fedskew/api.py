@@ -20,6 +20,7 @@ from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
 from fedskew.data.scaling import scaled_targets
 from fedskew.data.telling import told_of
+from fedskew.diagnosis.keep import keep_after, keep_compared
 from fedskew.errors import ConfigError
 from fedskew.federate.holdings import roster_of
 from fedskew.models.given import chosen
@@ -77,11 +78,18 @@ def run(
     if tell is not None:
         for sentence in told_of(data, config.federation):
             tell(sentence)
-    identity = identify(config, lambda: roster_of(data), fingerprint(data))
-    made = on_data(config, lambda: data, backend)
-    done = carry_out(identity, made, Path(out), watch, tell=tell)
-    if draw:
-        draw_run(done, lambda: data)
+    hashed = fingerprint(data)
+
+    def carried_out(config: Config) -> Run:
+        identity = identify(config, lambda: roster_of(data), hashed)
+        made = on_data(config, lambda: data, backend)
+        done = carry_out(identity, made, Path(out), watch, tell=tell)
+        if draw:
+            draw_run(done, lambda: data)
+        return done
+
+    done = carried_out(config)
+    keep_after(done, carried_out, tell)
     return done
 
 
@@ -165,6 +173,7 @@ def compare(
             tuning=tuning,
             references=references,
         )
+    keep_compared(compared, tell)
     comparison = tabulate(Path(out), compared, margin)
     write(comparison, compared.runs)
     return comparison

@@ -14,7 +14,7 @@ PUBLIC = {
     "Config", "ConfigError", "Correction", "DataError", "Erm", "Federation", "FedskewError",
     "Finding", "Knob", "Loss", "Objective", "Packing", "Phase", "Problem", "Recipe", "ReducesTo",
     "Report", "Reported", "Run", "RunError", "Step", "Weighting", "adapt", "but", "compare",
-    "diagnose", "federation_from", "generate", "load_config", "load_run", "make_config",
+    "diagnose", "federation_from", "generate", "keep", "load_config", "load_run", "make_config",
     "make_federation", "method", "only", "predict", "run",
 }  # fmt: skip
 

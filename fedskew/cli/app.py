@@ -23,6 +23,7 @@ from fedskew.cli.compare import compare
 from fedskew.cli.data import data
 from fedskew.cli.diagnose import diagnose, summarise
 from fedskew.cli.export import export
+from fedskew.cli.keep import keep
 from fedskew.cli.lists import list_
 from fedskew.cli.many_values import ManyValues
 from fedskew.cli.monitor import monitor
@@ -79,6 +80,7 @@ app.command()(diagnose)
 app.command()(summarise)
 app.command(name="list")(list_)
 app.command()(show)
+app.command()(keep)
 app.command()(reproduce)
 for command in (deploy.adapt, deploy.predict, deploy.generate, export, deploy.drift):
     app.command()(command)

@@ -114,3 +114,12 @@ def check_shots(plan: Plan, roster: Roster) -> None:
                 f"evaluate.shots asks for {adapt.shots} samples{per}, but no client has more than "
                 f"{most}{of}."
             )
+
+
+def check_keep(config: Config, recipe: Recipe) -> None:
+    """Refuse to have clients choose among models that give no answers."""
+    if config.evaluate.keep is not None and recipe.objective.primary:
+        raise ConfigError(
+            "evaluate.keep compares answers of models, but method "
+            f"{config.method.name!r} gives none: leave it out."
+        )

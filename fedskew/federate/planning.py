@@ -14,6 +14,7 @@ from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
 from fedskew.federate.checks import (
     check_classes,
+    check_keep,
     check_metric,
     check_numbers,
     check_parts,
@@ -120,6 +121,7 @@ def checked_model(config: Config, roster: Roster, stage: Stage) -> Named:
     check_classes(config.method.name, stage.recipe, roster)
     if stage.name == MAIN:
         check_metric(config, stage.recipe, roster.problem)
+        check_keep(config, stage.recipe)
     module = with_stream_dropout(module)
     train = _train_section(config, stage)
     check_augmentations(train.augment, roster.name, roster.sample_shape)

@@ -22,6 +22,7 @@ from fedskew.data.environments import (
 )
 from fedskew.data.example_data import EXAMPLE_DATA
 from fedskew.data.federation import Federation
+from fedskew.data.keeping import with_keeping
 from fedskew.data.own import FILE_KNOBS, check_learnable, load_function, load_own
 from fedskew.data.presets import PRESETS
 from fedskew.data.scaling import scaled_targets, standardised
@@ -241,6 +242,8 @@ def on_data(
         save_inputs(folder.path, config, federation)
         if skipped := federation.remarks.skipped:
             write_atomically(folder.path / SKIPPED, ("\n".join(skipped) + "\n").encode())
+        if config.evaluate.keep is not None:
+            federation = with_keeping(federation, config.split_seed)
         return backend(whole_where_small(federation, config.train.batch_size), folder)
 
     return made
