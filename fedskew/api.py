@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from fedskew.comparisons.comparison import run_comparison
 from fedskew.comparisons.crossing import Given
 from fedskew.comparisons.hands import hands
+from fedskew.comparisons.paired import MARGIN
 from fedskew.comparisons.runner import Observer, Runner
 from fedskew.comparisons.selection import Count
 from fedskew.config import Config, make_config
@@ -92,6 +94,7 @@ def compare(
     out: str | Path = "results",
     data_dir: str | Path | None = None,
     references: bool = True,
+    margin: float = MARGIN,
     federation: Federation | None = None,
     model: Any = None,
     watch: Observer | None = None,
@@ -115,6 +118,9 @@ def compare(
     clients or, if there are several jobs, whole runs are dealt to the cores of a Ray cluster:
     "ray", or "ray:" and its address. No number changes.
 
+    Every client is held against itself trained alone: gains of less than the ``margin`` are ties
+    (of a metric from 0 to 1 the margin itself, of others that part of the score alone).
+
     With ``federation`` and ``model`` (see :func:`fedskew.run`) all runs are on that federation,
     whose split no seed changes, and train that model.
 
@@ -124,6 +130,8 @@ def compare(
     >>> sorted(row.method for row in table.leaderboard)
     ['central', 'fedavg', 'local']
     """
+    if not 0 <= margin < math.inf:
+        raise ConfigError(f"margin must be a number of at least 0, not {margin}.")
     methods, objectives, aggregators = map(_kept, (methods, objectives, aggregators))
     typed(methods, objectives, aggregators)
     base = _on(config or {}, federation, model)
@@ -146,7 +154,7 @@ def compare(
             seeds=seeds,
             references=references,
         )
-    comparison = tabulate(Path(out), compared)
+    comparison = tabulate(Path(out), compared, margin)
     write(comparison, compared.runs)
     return comparison
 

@@ -83,6 +83,13 @@ def compare(
     no_references: Annotated[
         bool, typer.Option("--no-references", help="Leave out 'local' and 'central'.")
     ] = False,
+    margin: Annotated[
+        float,
+        typer.Option(
+            help="Gains over local of less are a tie: of a score from 0 to 1 so much of it, of "
+            "other metrics this part of the score alone.",
+        ),
+    ] = 0.01,
     jobs: Jobs = 1,
     workers: Workers = None,
 ) -> None:
@@ -114,6 +121,7 @@ def compare(
             out=out,
             data_dir=data_dir,
             references=not no_references,
+            margin=margin,
             watch=watch,
             tell=watch.tell,
             jobs=jobs,

@@ -64,6 +64,32 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Interval:
     return interval([x - y for x, y in zip(a, b, strict=True)])
 
 
+def estimate(mean: float, variance: float, freedom: float, n: int = 1) -> Interval:
+    """The 95 % interval of a mean whose variance was estimated with some degrees of freedom.
+
+    >>> found = estimate(0.5, 0.01, math.inf)
+    >>> round(found.low, 3), round(found.high, 3)
+    (0.304, 0.696)
+    """
+    if not (math.isfinite(mean) and math.isfinite(variance)):
+        return Interval(mean, math.nan, math.nan, n)
+    half = float(student.ppf(0.975, freedom)) * math.sqrt(variance) if variance > 0 else 0.0
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def welch_freedom(parts: Iterable[tuple[float, float]]) -> float:
+    """Degrees of freedom of a sum of variances, each with its own (Welch and Satterthwaite).
+
+    >>> welch_freedom([(0.5, 4.0), (0.5, 4.0)]), welch_freedom([(1.0, 3.0), (0.0, 9.0)])
+    (8.0, 3.0)
+    """
+    found = [(variance, freedom) for variance, freedom in parts if variance > 0]
+    if not found:
+        return math.inf
+    spread = sum(variance**2 / freedom for variance, freedom in found)
+    return math.inf if spread == 0 else sum(variance for variance, _ in found) ** 2 / spread
+
+
 def p_value(found: Interval, bar: float = 0.0) -> float:
     """Of the two-sided t-test that the mean is ``bar``; NaN where there is no spread to test by.
 

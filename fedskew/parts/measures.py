@@ -83,8 +83,20 @@ class Answers:
         return np.not_equal(self.truth.any(axis=0), self.truth.all(axis=0))
 
 
+def right(answers: Answers) -> NDArray[np.bool_]:
+    """Which samples' classes were found."""
+    found: NDArray[np.bool_] = answers.predicted == answers.label
+    return found
+
+
+def all_right(answers: Answers) -> NDArray[np.bool_]:
+    """Which samples' labels were all found."""
+    found: NDArray[np.bool_] = (answers.predicted == answers.truth).all(axis=1)
+    return found
+
+
 def accuracy(answers: Answers) -> float:
-    return float((answers.predicted == answers.label).mean())
+    return float(right(answers).mean())
 
 
 def recalls(answers: Answers) -> Floats:

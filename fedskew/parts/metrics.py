@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedskew.errors import ConfigError, unknown
 from fedskew.parts.measures import (
     BINS,
     Answers,
     accuracy,
+    all_right,
     auprc,
     auroc,
     brier,
@@ -35,6 +38,7 @@ from fedskew.parts.measures import (
     positive_f1,
     r2,
     recalls,
+    right,
     rmse,
 )
 from fedskew.problem import Problem
@@ -60,6 +64,8 @@ class Metric:
     """Whether it lies in 0..1."""
     needs: str = ""
     """What a client's samples must have for it to be defined; none: it always is."""
+    right: Mapping[str, Callable[[Answers], NDArray[np.bool_]]] = field(default_factory=dict)
+    """Which samples are right, by problem, where it is the share of those."""
 
     def value(self, kind: str, answers: Answers) -> float:
         """What it is for one client; NaN where it is not defined, or an answer is no number."""
@@ -77,7 +83,8 @@ def _everywhere(of_classes: Measure, of_labels: Measure) -> dict[str, Measure]:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "share of samples that are right", _classes(accuracy)),
+        Metric("accuracy", "share of samples that are right", _classes(accuracy),
+               right={"classification": right, "binary": right}),
         Metric("label_accuracy", "share of labels that are right", {"multi-label": labels_right}),
         Metric("balanced_accuracy", "share found of each class that occurs, the mean",
                _classes(lambda a: float(recalls(a).mean()))),
@@ -96,7 +103,8 @@ METRICS: dict[str, Metric] = {
         Metric("auprc", "average precision: of the positive class, else of each, the mean",
                _everywhere(auprc, auprc), needs=BOTH),
         Metric("subset_accuracy", "share of samples with all labels right",
-               {"multi-label": lambda a: float((a.predicted == a.truth).all(axis=1).mean())}),
+               {"multi-label": lambda a: float(all_right(a).mean())},
+               right={"multi-label": all_right}),
         Metric("hamming", "share of labels that are wrong",
                {"multi-label": lambda a: 1.0 - labels_right(a)}, higher_is_better=False),
         Metric("log_loss", "minus the logarithm of what the right answer was given, the mean",
@@ -147,6 +155,11 @@ def metric_for(name: str, problem: Problem) -> Metric:
             f"{', '.join([*fitting(problem), LOSS])}."
         )
     return metric
+
+
+def find_metric(name: str) -> Metric | None:
+    """A metric by name; none for one that is a method's own, like its loss."""
+    return _known(name) if name.partition("@")[0] in METRICS else None
 
 
 def answers_of(values: Tensors, problem: Problem, class_names: Sequence[str]) -> Answers | None:

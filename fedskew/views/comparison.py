@@ -8,11 +8,22 @@ from pathlib import Path
 
 from fedskew.comparisons.comparison import Compared
 from fedskew.comparisons.crossing import own_label
+from fedskew.comparisons.paired import MARGIN
 from fedskew.comparisons.selection import Members, curves_of
 from fedskew.runs.experiment import Run
 from fedskew.store import make_folder, sweep, write_atomically
 from fedskew.views.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
 from fedskew.views.figures import draw_comparison
+from fedskew.views.gains import (
+    ClientScore,
+    client_scores,
+    clients_csv,
+    gain_caption,
+    gains_markdown,
+    gains_text,
+    verdicts,
+    without_alone,
+)
 from fedskew.views.leaderboard import (
     Standing,
     has_effective,
@@ -28,7 +39,9 @@ from fedskew.views.standings import common_metric, standings
 class Comparison:
     """A finished comparison: its ranking, and the folder with tables, figures and runs.
 
-    ``matrix`` has the scores out of domain, if objectives were crossed with aggregators.
+    ``clients`` has the score of every client under every method and seed, and its gain over itself
+    trained alone. ``matrix`` has the scores out of domain, if objectives were crossed with
+    aggregators.
     """
 
     path: Path
@@ -38,10 +51,13 @@ class Comparison:
     leaderboard: tuple[Standing, ...]
     remarks: tuple[str, ...] = field(default=())
     matrix: Matrix | None = None
+    clients: tuple[ClientScore, ...] = ()
 
     def to_markdown(self) -> str:
-        """The leaderboard as a Markdown table with its remarks."""
-        return to_markdown(self.leaderboard, self.metric, self.caption, self.remarks)
+        """The leaderboard as a Markdown table, the gains over training alone, and remarks."""
+        gains = gains_markdown(self.leaderboard, self.metric)
+        told = [gains] if gains else []
+        return to_markdown(self.leaderboard, self.metric, self.caption, [*told, *self.remarks])
 
     def to_csv(self) -> str:
         """The leaderboard with one number per cell, for further processing."""
@@ -52,7 +68,7 @@ class Comparison:
         """What the numbers are: scores, gains and effective rounds, one sentence each."""
         several = len(self.seeds) > 1
         half = f", ± half the 95 % t-interval over {len(self.seeds)} seeds" if several else ""
-        paired = ", paired by seed" if several else ""
+        paired = ", paired by client and seed" if several else ", paired by client"
         falls = "" if self.higher_is_better else " (lower is better)"
         scores = (
             f"Test {self.metric} per client{falls} at the round with the best validation "
@@ -74,14 +90,19 @@ class Comparison:
     def __str__(self) -> str:
         table = to_text(self.leaderboard, self.metric)
         crossed = [] if self.matrix is None else ["", str(self.matrix)]
-        return "\n".join([table, "", self.caption, *self.remarks, *crossed])
+        gains = gains_text(self.leaderboard, self.metric)
+        told = ["", gains, "", gain_caption(self.leaderboard, self.metric)] if gains else []
+        return "\n".join([table, "", self.caption, *told, *self.remarks, *crossed])
 
 
-def tabulate(out: Path, compared: Compared) -> Comparison:
-    """Rank the methods of a comparison, and tabulate its pairs if it has any."""
+def tabulate(out: Path, compared: Compared, margin: float = MARGIN) -> Comparison:
+    """Rank the methods of a comparison, and tabulate its pairs if it has any.
+
+    Gains over training alone within the ``margin`` are ties.
+    """
     runs, roles = compared.runs, compared.roles
     metric, higher = common_metric(runs)
-    ordered = standings(runs, roles, metric, higher)
+    ordered = standings(runs, roles, metric, higher, margin)
     return Comparison(
         out,
         metric,
@@ -89,12 +110,14 @@ def tabulate(out: Path, compared: Compared) -> Comparison:
         compared.seeds,
         ordered,
         (
-            *_remark_on_local(ordered, roles, higher),
+            *verdicts(ordered, metric),
+            *without_alone(ordered),
             *_unscored(runs),
             *_troubles(ordered, runs),
             *(f"{name} stopped and is left out: {why}" for name, why in compared.stopped.items()),
         ),
         _matrix(compared) if compared.crossed else None,
+        tuple(client_scores(ordered, runs, metric)),
     )
 
 
@@ -136,26 +159,6 @@ def _warnings(runs: Mapping[str, Run]) -> Iterator[str]:
         yield sentence if len(names) == len(runs) else f"{', '.join(names)}: {sentence}"
 
 
-def _remark_on_local(
-    ordered: Sequence[Standing], roles: Mapping[str, str | None], higher: bool = True
-) -> Iterator[str]:
-    """Say so where training alone has the best mean, and how sure that is."""
-    best = next((s for s in ordered if roles[s.method] != "pooled"), None)
-    rivals = {s.method: s.gain for s in ordered if not s.reference and s.gain is not None}
-    if best is None or roles[best.method] != "alone" or not rivals:
-        return
-    better = "above" if higher else "below"
-    start = f"No method's mean is {better} that of local training ({best.score.mean:.3f})"
-    seeds = best.score.n
-    open_ = [name for name, gain in rivals.items() if not gain.high < 0]
-    if seeds < 2:
-        yield f"{start}, but one seed does not tell chance from a difference: run more (--seeds)."
-    elif open_:
-        yield f"{start}, but {seeds} seeds do not rule out a gain of {', '.join(open_)}."
-    else:
-        yield f"{start}, and every gain's 95 % interval over {seeds} seeds lies below zero."
-
-
 def _unscored(runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     """Which clients have no scores, each sentence once, with the seeds it is about."""
     about: dict[str, dict[int, None]] = {}
@@ -189,6 +192,8 @@ def write(comparison: Comparison, runs: Mapping[str, Sequence[Run]]) -> None:
     sweep(folder / "figures")
     write_atomically(folder / "leaderboard.csv", comparison.to_csv().encode())
     write_atomically(folder / "leaderboard.md", comparison.to_markdown().encode())
+    lines = clients_csv(comparison.clients, comparison.metric)
+    write_atomically(folder / "clients.csv", lines.encode())
     matrix = comparison.matrix
     if matrix is not None:
         write_atomically(folder / "matrix.csv", matrix.to_csv().encode())

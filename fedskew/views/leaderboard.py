@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedskew.comparisons.paired import Against
 from fedskew.comparisons.statistics import Interval
 from fedskew.parts.metrics import is_share
 
@@ -53,9 +54,9 @@ class Effective:
 class Standing:
     """One method's row: all scores are of the test split, over clients, averaged over seeds.
 
-    ``model`` says which model was scored: "global", or each client's "personal" one. ``gain`` is
-    ``score`` minus that of training alone, paired by seed, positive if the method is better;
-    None for training alone itself, and if that did not run. ``megabytes`` is what a run sent
+    ``model`` says which model was scored: "global", or each client's "personal" one. ``against``
+    compares every client with itself trained alone; None for training alone itself, and if that
+    did not run; its ``gain`` is positive if the method is better. ``megabytes`` is what a run sent
     both ways, None for the pooled reference. ``effective`` is None for references and methods
     that send nothing.
     """
@@ -64,7 +65,7 @@ class Standing:
     reference: bool
     model: str
     score: Interval
-    gain: Interval | None
+    against: Against | None
     last: Interval
     worst: Interval
     bottom_decile: Interval
@@ -76,8 +77,15 @@ class Standing:
     seconds: float
     runs: tuple[Path, ...]
 
+    @property
+    def gain(self) -> Interval | None:
+        return None if self.against is None else self.against.gain
 
-GAIN = "gain over local"
+
+GAINS: dict[str, Callable[[Against, str], str]] = {
+    "gain over local": lambda a, metric: shown(a.gain, metric, "+"),
+    "worse off": lambda a, _: f"{a.worse} of {len(a.clients)}",
+}
 SCORES: dict[str, Callable[[Standing], Interval | None]] = {
     "mean": lambda s: s.score,
     "worst client": lambda s: s.worst,
@@ -101,18 +109,18 @@ def cells(leaderboard: Sequence[Standing], metric: str) -> tuple[list[str], list
         (head, of) for head, of in SCORES.items() if any(of(s) is not None for s in leaderboard)
     ]
     spent = EFFECTIVE if has_effective(leaderboard) else {}
-    gains = [GAIN] if has_gain(leaderboard) else []
+    gains = GAINS if has_gain(leaderboard) else {}
     heads = [first[0], *gains, *(head for head, _ in more)]
     header = ["method", "model", *heads, "MB sent", *spent, "seconds"]
     rows = []
     for standing in leaderboard:
-        effective = standing.effective
+        effective, against = standing.effective, standing.against
         rows.append(
             [
                 f"{standing.method} *" if standing.reference else standing.method,
                 standing.model,
                 shown(first[1](standing), metric),
-                *(shown(standing.gain, metric, "+") for _ in gains),
+                *("–" if against is None else show(against, metric) for show in gains.values()),
                 *(shown(of(standing), metric) for _, of in more),
                 "–" if standing.megabytes is None else f"{standing.megabytes:.1f}",
                 *("–" if effective is None else show(effective) for show in spent.values()),
@@ -185,9 +193,10 @@ def to_csv(leaderboard: Sequence[Standing], metric: str) -> str:
     names = [header.replace(" ", "_").replace("-", "_") for header in SCORES]
     scores = [column for name in names for column in (name, f"{name}_std")]
     spent = ["effective_rounds", "own_best_seeds", "effective_megabytes", "effective_parameters"]
-    gain = ["gain_over_local", "gain_over_local_half"]
+    gain = ["gain_over_local", "gain_over_local_half", "gain_over_local_verdict"]
+    off = ["paired_clients", "worse_off_clients", "clearly_worse_off_clients"]
     known = ["method", "reference", "model", "metric"]
-    writer.writerow([*known, *scores, "megabytes", *spent, "seconds", "runs", *gain])
+    writer.writerow([*known, *scores, "megabytes", *spent, "seconds", "runs", *gain, *off])
     for standing in leaderboard:
         numbers: list[float | None] = []
         for of in SCORES.values():
@@ -196,8 +205,9 @@ def to_csv(leaderboard: Sequence[Standing], metric: str) -> str:
         numbers.append(standing.megabytes)
         e = standing.effective
         numbers += [None] * 4 if e is None else [e.rounds, e.own_best, e.megabytes, e.parameters]
-        gained = standing.gain
-        pair = (None, None) if gained is None else (gained.mean, gained.half)
+        a = standing.against
+        pair = (None, None) if a is None else (a.gain.mean, a.gain.half)
+        counts = (None,) * 3 if a is None else (len(a.clients), a.worse, a.clearly_worse)
         writer.writerow(
             [
                 *(standing.method, standing.reference, standing.model, metric),
@@ -205,6 +215,8 @@ def to_csv(leaderboard: Sequence[Standing], metric: str) -> str:
                 round(standing.seconds, 4),
                 " ".join(path.name for path in standing.runs),
                 *map(_csv_cell, pair),
+                "" if a is None else a.verdict,
+                *map(_csv_cell, counts),
             ]
         )
     return text.getvalue()

@@ -9,23 +9,35 @@ from typing import Any
 import numpy as np
 
 from fedskew.comparisons.costs import Effort, Spending, efforts_of_all, spending
-from fedskew.comparisons.statistics import Interval, interval, mean, paired
+from fedskew.comparisons.paired import MARGIN, Against, against_alone, side_of
+from fedskew.comparisons.statistics import Interval, interval, mean
 from fedskew.errors import RunError
 from fedskew.runs.experiment import Run
 from fedskew.views.leaderboard import Effective, Standing
 
 
 def standings(
-    runs: Mapping[str, Sequence[Run]], roles: Mapping[str, str | None], metric: str, higher: bool
+    runs: Mapping[str, Sequence[Run]],
+    roles: Mapping[str, str | None],
+    metric: str,
+    higher: bool,
+    margin: float = MARGIN,
 ) -> tuple[Standing, ...]:
     """Every method's row, the best first.
 
     ``runs`` holds each method's runs, one per seed; ``roles`` says which methods are references.
+    Gains over training alone within the ``margin`` are ties.
     """
     contenders = {name: group for name, group in runs.items() if roles[name] is None}
     efforts = _efforts(contenders, metric, higher)
 
-    alone = next((group for name, group in runs.items() if roles[name] == "alone"), None)
+    alone = next((group for name, group in runs.items() if roles[name] == "alone"), ())
+    its = [side_of(run, metric) for run in alone]
+
+    def against(group: Sequence[Run]) -> Against | None:
+        if group is alone or not its:
+            return None
+        return against_alone([side_of(r, metric) for r in group], its, metric, higher, margin)
 
     def rank(standing: Standing) -> tuple[bool, float]:
         score = standing.score.mean
@@ -37,26 +49,12 @@ def standings(
             roles[name],
             group,
             metric,
-            None if alone is None else _gain(group, alone, metric, higher),
+            against(group),
             _effective(efforts.get(name, ())),
         )
         for name, group in runs.items()
     ]
     return tuple(sorted(rows, key=rank))
-
-
-def _gain(runs: Sequence[Run], alone: Sequence[Run], metric: str, higher: bool) -> Interval | None:
-    """How much better a method scores than training alone, by seed; None for training alone."""
-    if runs is alone:
-        return None
-    ours, theirs = (_by_seed(group, metric) for group in (runs, alone))
-    return paired(ours, theirs) if higher else paired(theirs, ours)
-
-
-def _by_seed(runs: Sequence[Run], metric: str) -> list[float]:
-    """The headline mean of each run; NaN if it has none."""
-    found = [_score(run.result, metric, model=runs[0].result["primary_model"]) for run in runs]
-    return [math.nan if score is None else float(score["mean"]) for score in found]
 
 
 def common_metric(runs: Mapping[str, Sequence[Run]]) -> tuple[str, bool]:
@@ -115,7 +113,7 @@ def _standing(
     role: str | None,
     runs: Sequence[Run],
     metric: str,
-    gain: Interval | None,
+    against: Against | None,
     effective: Effective | None,
 ) -> Standing:
     results = [run.result for run in runs]
@@ -132,7 +130,7 @@ def _standing(
         reference=role is not None,
         model=model,
         score=over_seeds() or nothing,
-        gain=gain,
+        against=against,
         last=over_seeds(at="last") or nothing,
         worst=over_seeds("worst") or nothing,
         bottom_decile=over_seeds("bottom_decile") or nothing,

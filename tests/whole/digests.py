@@ -242,8 +242,8 @@ def answers(out: Path) -> dict[str, Digests]:
 def without_time(table: str) -> list[list[str]]:
     """A leaderboard's cells but those that measure the machine or name folders."""
     header, *rows = (line.split(",") for line in table.splitlines())
-    # Gains over local are in no recorded digest; they follow from the scores.
-    dropped = ("second", "run", "gain_over_local")
+    # Gains over local and losers are in no recorded digest; they follow from the scores.
+    dropped = ("second", "run", "gain_over_local", "paired", "worse_off")
     kept = [i for i, name in enumerate(header) if not any(word in name for word in dropped)]
     return [[row[i] for i in kept] for row in (header, *rows)]
 
