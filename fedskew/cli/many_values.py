@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from fedskew.errors import ConfigError
 
-MANY = ("--objectives", "--aggregators")
+MANY = ("--objectives", "--aggregators", "--methods")
 
 
 class ManyValues(TyperCommand):

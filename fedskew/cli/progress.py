@@ -67,6 +67,9 @@ def round_scores(rows: Sequence[Row], plan: StagePlan) -> RoundScores | None:
 class TerminalObserver:
     """Follows the runs of ``run``, ``compare`` or ``reproduce``; subclasses decide what to show."""
 
+    split = "test"
+    """Which scores are told of a run that has ended."""
+
     def __init__(self) -> None:
         self.name, self.position, self.total = "", 1, 1
         self.planned: Mapping[str, StagePlan] = {}
@@ -158,7 +161,9 @@ class Plain(TerminalObserver):
 
     def end(self, run: Run, repeated: bool) -> None:
         if self.total > 1:
-            self._print(f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated)}")
+            self._print(
+                f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated, self.split)}"
+            )
         elif repeated:
             self._print("this run was finished already")
 
@@ -218,7 +223,9 @@ class Live(TerminalObserver):
 
     def end(self, run: Run, repeated: bool) -> None:
         if self.total > 1:
-            mark = f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated)}"
+            mark = (
+                f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated, self.split)}"
+            )
             self.bars.console.print(mark, markup=False, highlight=False)
         if self.overall is not None:
             self.bars.update(self.overall, completed=self.position)
@@ -267,17 +274,17 @@ def observer(console: Console, config: Config | None = None) -> TerminalObserver
     return Live(console) if console.is_terminal and not stops else Plain(console)
 
 
-def _outcome(run: Run, repeated: bool) -> str:
-    """One finished run in one line: its test score at the selected round."""
+def _outcome(run: Run, repeated: bool, split: str = "test") -> str:
+    """One finished run in one line: its score at the selected round, as trained."""
     result = run.result
     wanted = {
         "at": "selected", "model": result["primary_model"], "on": "seen", "adapted": "none",
-        "split": "test", "metric": result["primary_metric"],
+        "split": split, "metric": result["primary_metric"],
     }  # fmt: skip
     found = [s for s in result["scores"] if all(s[key] == value for key, value in wanted.items())]
-    scores = "no test data"
+    scores = f"no {split} data"
     if found:
-        scores = str(RoundScores("test", wanted["metric"], found[0]["mean"], found[0]["worst"]))
+        scores = str(RoundScores(split, wanted["metric"], found[0]["mean"], found[0]["worst"]))
     return f"{scores}, " + ("finished before" if repeated else f"{result['seconds']:.1f} s")
 
 

@@ -33,7 +33,6 @@ from fedskew.federate.metrics import MAIN
 from fedskew.federate.rounds import LOSS, Score
 from fedskew.runs.experiment import Run, Tell
 from fedskew.runs.identity import hash_of
-from fedskew.runs.rows import Rows
 from fedskew.store import make_folder, read_sealed, write_sealed
 
 STATE = "bakeoff.json"
@@ -254,7 +253,10 @@ def at_length(config: Config, rounds: int) -> Config:
 def judge(run: Run, tuned: bool) -> Judged:
     """A finished run by its clients' validation data, at the selected round."""
     result = run.result
-    rows = scored_rows(run, tuned, "validation")
+    rows = run.results.rows.where(
+        stage=MAIN, on="seen", split="validation", round=result["selected_round"],
+        model=result["primary_model"], adapted=way_used(run, tuned),
+    )  # fmt: skip
     metric, losses = rows.where(metric=result["primary_metric"]), rows.where(metric=LOSS)
     score = Score.of(metric.value.tolist(), losses.value.tolist())
     stages = result["stages"]
@@ -265,21 +267,15 @@ def judge(run: Run, tuned: bool) -> Judged:
     return Judged(score, metric.by_client(), losses.by_client(), result["selected_round"], spent)
 
 
-def scored_rows(run: Run, tuned: bool, split: str) -> Rows:
-    """The rows a method is judged by: of its main model at the selected round.
+def way_used(run: Run, tuned: bool) -> str:
+    """How clients adapt the models a method is judged by: not at all, or in the last way it says.
 
-    Where it is ``tuned``, of the last way in which clients adapted it.
+    Where only the last round's models were adapted, there is none of the selected round's.
     """
     result = run.result
-    rows = run.results.rows.where(
-        stage=MAIN, on="seen", split=split, model=result["primary_model"],
-    )  # fmt: skip
-    if not tuned:
-        return rows.where(adapted="none", round=result["selected_round"])
-    adapted = [name for name in rows.names("adapted") if name != "none"][-1:]
-    mine = rows.where(adapted=adapted)
-    at_selected = mine.where(round=result["selected_round"])
-    return at_selected if len(at_selected) else mine
+    rows = run.results.rows.where(stage=MAIN, on="seen", round=result["selected_round"])
+    adapted = [name for name in rows.names("adapted") if name != "none"]
+    return adapted[-1] if tuned and adapted else "none"
 
 
 def _check_validation(runner: Runner, entered: Field) -> None:

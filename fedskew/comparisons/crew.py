@@ -170,9 +170,7 @@ class Bench:
         backend = on_data(config, lambda: federation)
         try:
             with clients_may_fail(order.may_fail):
-                done = carry_out(
-                    identity, backend, order.out, watch, tell=say, grows=order.grows
-                )
+                done = carry_out(identity, backend, order.out, watch, tell=say, grows=order.grows)
         except RunStopped as error:
             return error
         if order.draw is not None:
