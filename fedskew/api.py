@@ -176,9 +176,9 @@ def recommend(
 ) -> Recommendation:
     """Find a method for these clients: a bake-off that stops the worse early, then the evidence.
 
-    All methods that fit the task take part, or those named; each with its own defaults, the config's
-    own method with the config's. Training alone is the yardstick and stays in to the end. Methods
-    are judged by validation data; test data are looked at once, at the end.
+    All methods that fit the task take part, or those named; each with its own defaults, the
+    config's own method as the config has it. Training alone is the yardstick and stays in to the
+    end. Methods are judged by validation data; test data are looked at once, at the end.
 
     ``budget`` is in rounds of all runs together (200), minutes ("30m") or megabytes ("500MB");
     without one it takes about half of what all methods to the end would. The finalists are trained

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedskew.comparisons.at_once import Wanted
 from fedskew.comparisons.budget import Budget, Spent, prices, total
-from fedskew.comparisons.candidates import Candidate, Field
+from fedskew.comparisons.candidates import Field
 from fedskew.comparisons.halving import (
     USUAL,
     Ladder,
@@ -188,6 +188,8 @@ class _Climb:
         judged = self._judged(rung)
         scores = {name: found.score for name, found in judged.items()}
         goes_on = going_on(scores, rung.keeps, alone, self.state.higher)
+        if rung.rounds < self.rounds:
+            self.tell(_said(judged, goes_on, self.state.metric))
         self.climbed.append(Climbed(rung.rounds, judged, tuple(goes_on)))
         self.left = goes_on
         self.state.rungs.append(asdict(self.climbed[-1]))
@@ -228,6 +230,17 @@ class _Climb:
 
     def _keep(self) -> None:
         write_sealed(self.path, {"version": VERSION, **asdict(self.state)})
+
+
+def _said(judged: Mapping[str, Judged], goes_on: Sequence[str], metric: str) -> str:
+    """Who goes on from a rung, and who does not."""
+
+    def told(names: Iterable[str]) -> str:
+        return ", ".join(f"{name} {judged[name].score.value:.3f}" for name in names)
+
+    stopped = [name for name in judged if name not in goes_on]
+    rest = f"; stopped: {told(stopped)}" if stopped else ""
+    return f"validation {metric} as the methods are used: {told(goes_on)} go on{rest}"
 
 
 def bake_off(

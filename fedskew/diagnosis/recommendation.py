@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from fedskew.comparisons.at_once import Wanted
 from fedskew.comparisons.bakeoff import BakeOff, judge, way_used
 from fedskew.comparisons.budget import Spent, total
 from fedskew.comparisons.candidates import Candidate, Field
@@ -23,7 +24,6 @@ from fedskew.comparisons.paired import (
     side_of,
 )
 from fedskew.comparisons.runner import Runner
-from fedskew.comparisons.at_once import Wanted
 from fedskew.config import Config
 from fedskew.diagnosis.carry_out import diagnose
 from fedskew.diagnosis.report import Diagnosis
@@ -121,10 +121,9 @@ def recommended(runner: Runner, entered: Field, found: BakeOff, seeds: int = 1) 
 
 
 def answered(gain: Against, alone_was_best: bool) -> Answer:
-    """What the evidence says: federate only where a gain is shown, and alone where it is not worth it.
+    """What the evidence says: to federate takes a gain on test data, and none is a reason not to.
 
-    ``alone_was_best`` on validation data: then the best federated method must win on test data by
-    more than chance to be worth a second thought, and that is told as "cannot tell".
+    ``alone_was_best`` is about validation data: if test data say otherwise, nobody can tell.
     """
     if gain.verdict in ("tie", "worse"):
         return "stay alone"
@@ -156,9 +155,10 @@ def _of_seeds(runner: Runner, finalists: Sequence[Candidate], seeds: int) -> dic
     if seeds > 1 and runner.tell:
         runner.tell(f"the finalists again, with {seeds - 1} further seeds")
     found: dict[str, list[Run]] = {}
-    for (name, each), done in zip(wanted, runner.attempt_all([w for _, w in wanted]), strict=True):
+    done_all = runner.attempt_all([each for _, each in wanted])
+    for (name, ordered), done in zip(wanted, done_all, strict=True):
         if done is None:
-            raise RunStopped(f"{each.name} stopped: {runner.stopped[each.name]}")
+            raise RunStopped(f"{ordered.name} stopped: {runner.stopped[ordered.name]}")
         found.setdefault(name, []).append(done)
     return found
 

@@ -259,10 +259,11 @@ def markdown(found: Recommendation) -> str:
     cells = [header, ["---"] * len(header), *rows]
     table = "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in cells)
     facts = "\n".join(f"- {' '.join(line.split())}" for line in _facts(found))
-    parts = [
-        "# Recommendation", f"**{answer(found)}**", facts, reasons(found),
-        "## What was tried", table, *(["\n".join(_left_out(found.left_out))] * bool(found.left_out)),
-    ]  # fmt: skip
+    parts = ["# Recommendation", f"**{answer(found)}**", facts, reasons(found)]
+    parts += ["## What was tried", table]
+    if found.left_out:
+        why, *lines = _left_out(found.left_out)
+        parts += [why, "\n".join(f"- {line.strip()}" for line in lines)]
     return "\n\n".join(parts) + "\n"
 
 
