@@ -6,10 +6,12 @@ looked at. Each finished rung is kept in a file, so that a repeated command deci
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from fedskew.comparisons.runner import Runner
 from fedskew.config import Config
 from fedskew.errors import ConfigError, RunStopped
 from fedskew.federate.metrics import MAIN
-from fedskew.federate.rounds import LOSS, Score
+from fedskew.federate.rounds import LOSS, SAME, Score
 from fedskew.runs.experiment import Run, Tell
 from fedskew.runs.identity import hash_of
 from fedskew.store import make_folder, read_sealed, write_sealed
@@ -52,10 +54,13 @@ class Judged:
     spent: Spent
 
     def is_twin(self, other: Judged) -> bool:
-        """Whether every client scored the same, to the last digit of its loss."""
-        return bool(self.losses) and (self.by_client, self.losses) == (
-            other.by_client, other.losses,
-        )  # fmt: skip
+        """Whether every client scored the same, and had the same loss but for rounding."""
+        return (
+            bool(self.losses)
+            and self.by_client == other.by_client
+            and self.losses.keys() == other.losses.keys()
+            and all(isclose(loss, other.losses[c], rel_tol=SAME) for c, loss in self.losses.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,7 @@ class _Climb:
         costs = prices(spent, self.budget.unit, max(self.state.elapsed, busy))
         alone = costs.pop(self.entered.alone.name)
         rest = self._fitting(costs, alone, first.rounds)
-        return tuple(rung for rung in rest if rung.rounds > first.rounds)
+        return tuple(rung for rung in rest if rung.rounds >= first.rounds)
 
     def _climb(self, steps: Ladder) -> None:
         started, place = time.monotonic(), len(self.climbed)
@@ -312,7 +317,8 @@ def _taken_up(path: Path, key: str) -> _State:
     found = read_sealed(path)
     if found.get("version") != VERSION or found.get("key") != key:
         return _State(key)
-    return _State(**{name: value for name, value in found.items() if name != "version"})
+    del found["version"]
+    return _State(**json.loads(json.dumps(found)))
 
 
 def _plain(steps: Ladder) -> list[list[int]]:

@@ -43,12 +43,9 @@ def baked(
 
 def test_a_run_that_climbed_rung_by_rung_is_one_that_was_trained_in_one_go(tmp_path: Path) -> None:
     """To the bit, for one that is judged as trained and one that is fine-tuned on the way."""
-    found, _ = baked(tmp_path / "baked", budget="19", methods=("fedrep", "fedbabu", "fedavg"))
-    assert [rung.rounds for rung in found.rungs] == [2, 3, 4]
-    names = found.rungs[-1].judged
-    assert len(names) == 3
-    assert found.spent.rounds <= 19
-    for name in names:
+    found, _ = baked(tmp_path / "baked", methods=("fedrep", "fedbabu"))
+    assert [rung.rounds for rung in found.rungs] == [1, 4]
+    for name in found.rungs[-1].judged:
         whole = fedskew.run({**SETTINGS, "method": name}, out=tmp_path / "whole", draw=False)
         grown = Run(tmp_path / "baked" / "runs" / whole.path.name)
         assert_same_run(grown, whole)
