@@ -250,10 +250,15 @@ def tables_of(rows: Sequence[Differences | None]) -> Floats | None:
 def _with_seeds(
     mean: float, of_seeds: float, seeds: int, of_rows: float, freedom: float, both: float
 ) -> Interval:
-    """Variances of a crossed design added up: what counts in both is taken off once."""
-    parts = [(of_seeds, seeds - 1.0), (of_rows, freedom)]
-    variance = max(of_seeds, of_rows, of_seeds + of_rows - both)
-    return estimate(mean, variance, welch_freedom(parts), seeds)
+    """The interval of a crossed design: what counts as both is taken off once.
+
+    Each variance has its own t: one for the sum would trust the few seeds as much as the samples.
+    """
+    found = [estimate(mean, of_rows, freedom, seeds)]
+    if seeds > 1:
+        found.append(estimate(mean, max(0.0, of_seeds - both), seeds - 1.0, seeds))
+    half = math.hypot(*(each.half for each in found))
+    return Interval(mean, mean - half, mean + half, seeds)
 
 
 def _of_both(table: Floats) -> float:
@@ -262,8 +267,8 @@ def _of_both(table: Floats) -> float:
     if seeds < 2:
         return 0.0
     rest = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
-    mean_square = float(np.square(rest).sum()) / ((seeds - 1) * (samples - 1))
-    return mean_square / float(seeds * samples)
+    freedom = (seeds - 1) * (samples - 1)
+    return float(np.square(rest).sum() / (freedom * seeds * samples))
 
 
 def _differences(mine: Side, its: Side, name: str, higher: bool) -> Differences | None:

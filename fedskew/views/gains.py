@@ -88,21 +88,25 @@ def gain_caption(leaderboard: Sequence[Standing], metric: str) -> str:
     some = [s.against for s in leaderboard if s.against is not None]
     if not some:
         return ""
-    known = any(a.clearly_worse is not None for a in some)
     once = any(client.seed is None for a in some for client in a.clients)
-    clients = "clients (the same in all seeds)" if once else "clients, of each seed"
+    several = some[0].gain.n > 1
     rests = "seeds and test samples" if once else "seeds"
+    margin = _number(some[0].margin, metric)
+    intervals = (
+        f"Intervals are of single methods, over {rests}; a tie lies within ±{margin}."
+        if several
+        else "A gain of one seed has no interval."
+    )
+    whose = "the same clients in all seeds" if once else f"clients{' of every seed' * several}"
     clearly = (
-        "by more than the client's own test samples leave to chance (95 % interval: of clients "
+        "by more than chance in the client's own test samples explains (95 % interval: of clients "
         "without any difference one in 40)"
-        if known
+        if any(a.clearly_worse is not None for a in some)
         else "not known, as there are no answers for single test samples"
     )
-    margin = _number(some[0].margin, metric)
     return (
-        f"Intervals are of single methods, over {rests}; a tie lies within ±{margin}. Worse off: "
-        f"{clients}, that score below their own model trained alone, chance included; clearly: "
-        f"{clearly}."
+        f"{intervals} Worse off: {whose} that score below their own model trained alone, "
+        f"chance included; clearly: {clearly}."
     )
 
 

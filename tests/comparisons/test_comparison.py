@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,11 @@ def selected_means(row: Standing) -> list[float]:
     ]
 
 
+def leaderboard_of(comparison: Comparison) -> str:
+    """The Markdown of the first table."""
+    return comparison.to_markdown().partition("## Against")[0]
+
+
 def test_gains_over_local_are_paired_by_seed(two_seeds: Comparison) -> None:
     rows = {row.method: row for row in two_seeds.leaderboard}
     alone = selected_means(rows["local"])
@@ -106,7 +112,7 @@ def test_gains_over_local_are_paired_by_seed(two_seeds: Comparison) -> None:
     assert rows["local"].gain is None
     gain = rows["fedavg"].gain
     assert gain is not None
-    markdown = two_seeds.to_markdown().splitlines()
+    markdown = leaderboard_of(two_seeds).splitlines()
     column = next(line for line in markdown if line.startswith("| method")).split(" | ")
     at = column.index("gain over local")
     cells = {line.split()[1]: line.split(" | ")[at] for line in markdown if line.startswith("| ")}
@@ -116,12 +122,66 @@ def test_gains_over_local_are_paired_by_seed(two_seeds: Comparison) -> None:
     assert float(table["fedavg"]["gain_over_local"]) == gain.mean
     assert float(table["fedavg"]["gain_over_local_half"]) == gain.half
     assert table["local"]["gain_over_local"] == table["local"]["gain_over_local_half"] == ""
+    against = rows["fedavg"].against
+    assert against is not None
+    counted = f"{against.worse} of {2 * (CLIENTS - 1)}"
+    assert next(line for line in markdown if line.startswith("| fedavg")).split(" | ")[at + 1] == (
+        counted
+    )
+    assert table["fedavg"]["gain_over_local_verdict"] == against.verdict
+    assert table["fedavg"]["worse_off_clients"] == str(against.worse)
+    assert table["local"]["paired_clients"] == ""
 
 
 def test_without_local_there_is_no_gain_to_show(tmp_path: Path) -> None:
     only = compare(["fedavg"], QUICK, out=tmp_path, references=False)
     assert only.leaderboard[0].gain is None
     assert "gain over local" not in str(only).lower()
+    assert only.remarks == (
+        "Who is better off than alone is not known: compare without --no-references "
+        "(references=False), or name the method that trains alone.",
+    )
+    assert [math.isnan(line.gain) for line in only.clients] == [True] * (CLIENTS - 1)
+
+
+def test_every_client_of_every_method_and_seed_has_a_line(two_seeds: Comparison) -> None:
+    lines = list(csv.DictReader(io.StringIO((two_seeds.path / "clients.csv").read_text())))
+    assert len(lines) == len(two_seeds.clients) == 4 * 2 * (CLIENTS - 1)
+    scores = {(c.method, c.seed, c.client): c.score for c in two_seeds.clients}
+    for line, one in zip(lines, two_seeds.clients, strict=True):
+        assert (line["method"], line["seed"], line["client"]) == (
+            one.method, str(one.seed), one.client,
+        )  # fmt: skip
+        if one.method == "local":
+            assert line["gain"] == ""
+        else:
+            alone = scores["local", one.seed, one.client]
+            assert float(line["alone"]) == alone
+            assert float(line["gain"]) == one.score - alone
+            assert one.low < one.gain < one.high
+
+
+def test_clients_that_stay_the_same_in_all_seeds_count_once(tmp_path: Path) -> None:
+    """Another seed draws no other test samples then: the interval is wider than that of seeds."""
+    fixed = changed(QUICK, seed=5)
+    found = compare(["fedavg"], fixed, seeds=3, out=tmp_path)
+    [row] = [row for row in found.leaderboard if row.method == "fedavg"]
+    against = row.against
+    assert against is not None
+    assert len(against.clients) == CLIENTS - 1
+    assert len(against.by_seed) == 3 * (CLIENTS - 1)
+    alone = next(row for row in found.leaderboard if row.method == "local")
+    of_seeds = ttest_rel(selected_means(row), selected_means(alone)).confidence_interval(0.95)
+    assert against.gain.mean == pytest.approx((of_seeds.low + of_seeds.high) / 2)
+    assert against.gain.half > 0.02
+    assert "Worse off: the same clients in all seeds that score" in str(found)
+
+
+def test_a_margin_makes_ties(tmp_path: Path) -> None:
+    wide = compare(["fedavg"], QUICK, seeds=2, out=tmp_path, margin=50.0)
+    assert "As good as training alone, within ±50.000: fedavg" in str(wide)
+    with pytest.raises(ConfigError, match="margin must be a number of at least 0, not -1"):
+        compare(["fedavg"], QUICK, out=tmp_path, margin=-1)
 
 
 def test_the_best_stands_first(two_seeds: Comparison) -> None:
@@ -180,7 +240,7 @@ def test_effective_columns_stand_where_somebody_sends_something(
     for text in (str(two_seeds), two_seeds.to_markdown()):
         assert "effective rounds" in text
         assert "effective MB: what a client sent and received by then." in text
-    for line in two_seeds.to_markdown().splitlines():
+    for line in leaderboard_of(two_seeds).splitlines():
         if line.startswith(("| local", "| central")):
             assert line.split("|")[-4:-2] == [" – ", " – "]
     table = list(csv.DictReader(io.StringIO(two_seeds.to_csv())))
@@ -270,16 +330,16 @@ def test_nothing_is_run_twice_and_data_are_loaded_once_a_seed(
 def test_a_user_is_told_when_training_alone_is_best(tmp_path: Path) -> None:
     """With one class a client, whoever trains alone cannot be wrong."""
     config = changed(QUICK, partition=Named(name="one-class"), clients=10, unseen=0)
-    start = "No method's mean is above that of local training (1.000), "
-    for seeds, sure in (
-        (1, "but one seed does not tell chance from a difference: run more (--seeds)."),
-        (3, "and every gain's 95 % interval over 3 seeds lies below zero."),
+    for seeds, told in (
+        (1, "One seed does not tell gains over training alone from chance: run more (--seeds 5)."),
+        (3, "No method is shown to be better than training alone."),
     ):
         comparison = compare(["fedavg"], config, seeds=seeds, out=tmp_path)
         assert comparison.leaderboard[0].method == "local"
-        assert comparison.remarks == (start + sure,)
+        assert comparison.remarks[0] == told
         for text in (str(comparison), comparison.to_markdown()):
-            assert comparison.remarks[0] in text
+            assert told in text
+    assert comparison.remarks[1].startswith("Worse than training alone: fedavg -0.")
 
 
 def edit_result(run: Path, **changes: Any) -> None:
