@@ -204,12 +204,11 @@ class _Climb:
     def _judged(self, rung: Rung) -> dict[str, Judged]:
         """Everybody's score on a rung but that of twins and of runs that stopped."""
         state, runner = self.state, self.runner
-        runner.total = runner.position + len(self.left)
         wanted = [
             Wanted(at_length(self.by_name[name].config, rung.rounds), name, draw=False)
             for name in self.left
         ]
-        found = runner.attempt_all(wanted)
+        found = attempted(runner, wanted)
         judged: dict[str, Judged] = {}
         for name, done in zip(self.left, found, strict=True):
             if done is None:
@@ -261,6 +260,15 @@ def bake_off(
     """
     _check_validation(runner, entered)
     return _Climb(runner, entered, budget, folder, tell).carry_out()
+
+
+def attempted(runner: Runner, wanted: Sequence[Wanted]) -> list[Run | None]:
+    """Finished runs as they are, without a word; the others are run."""
+    found = [runner.finished(each.config) for each in wanted]
+    left = [each for each, run in zip(wanted, found, strict=True) if run is None]
+    runner.total = runner.position + len(left)
+    done = iter(runner.attempt_all(left))
+    return [next(done) if run is None else run for run in found]
 
 
 def at_length(config: Config, rounds: int) -> Config:

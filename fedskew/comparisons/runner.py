@@ -221,6 +221,10 @@ class Runner:
         """Whether there is nothing left to run."""
         return self._folder(config).has_finished(self._data.identity(config))
 
+    def finished(self, config: Config) -> Run | None:
+        """The run, if there is nothing left to run."""
+        return self._known(Run(self._folder(config).path)) if self.has_finished(config) else None
+
     def has_begun(self, config: Config) -> bool:
         """Whether a round of it may be on disk."""
         return (self._folder(config).path / CONFIG).is_file()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedskew.comparisons.at_once import Wanted
-from fedskew.comparisons.bakeoff import BakeOff, judge, way_used
+from fedskew.comparisons.bakeoff import BakeOff, attempted, judge, way_used
 from fedskew.comparisons.budget import Spent, total
 from fedskew.comparisons.candidates import Candidate, Field
 from fedskew.comparisons.paired import (
@@ -151,11 +151,10 @@ def _of_seeds(runner: Runner, finalists: Sequence[Candidate], seeds: int) -> dic
         for seed in range(each.config.seed, each.config.seed + seeds):
             name = each.name if seed == each.config.seed else f"{each.name}, seed {seed}"
             wanted.append((each.name, Wanted(_with_seed(each.config, seed), name, draw=False)))
-    runner.total = runner.position + len(wanted)
     if seeds > 1 and runner.tell:
         runner.tell(f"the finalists again, with {seeds - 1} further seeds")
     found: dict[str, list[Run]] = {}
-    done_all = runner.attempt_all([each for _, each in wanted])
+    done_all = attempted(runner, [each for _, each in wanted])
     for (name, ordered), done in zip(wanted, done_all, strict=True):
         if done is None:
             raise RunStopped(f"{ordered.name} stopped: {runner.stopped[ordered.name]}")

@@ -118,7 +118,7 @@ def _cost(found: Recommendation) -> str:
     share = f"{spent.rounds / found.full_rounds:.0%} of the {found.full_rounds} of all to the end"
     return (
         f"{spent.rounds} rounds ({share}), {spent.seconds / 60:.1f} minutes of training and "
-        f"scoring, {spent.bytes / 1e6:.1f} MB sent and received"
+        f"scoring ({found.minutes:.1f} on the clock), {spent.bytes / 1e6:.1f} MB sent and received"
     )
 
 
