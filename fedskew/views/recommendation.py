@@ -10,10 +10,12 @@ from typing import Any
 
 from fedskew.comparisons.paired import ClientGain
 from fedskew.diagnosis.recommendation import Recommendation
+from fedskew.diagnosis.report import Diagnosis
 from fedskew.parts.metrics import is_share
 from fedskew.store import make_folder, sweep, write_atomically, write_json
 from fedskew.views.gains import with_ends
 from fedskew.views.leaderboard import aligned
+from fedskew.views.terminal import clock
 
 FILE, PAGE = "recommendation.json", "recommendation.md"
 SHOWN = 8
@@ -86,10 +88,10 @@ def _runner_up(found: Recommendation) -> str:
         return "none, because only one federated method was left"
     gain = with_ends(found.over_runner_up.gain, found.metric)
     said = {
-        "better": "clearly behind", "worse": "better on test data, by more than chance",
-        "tie": "as good", "cannot tell": "not told apart by these test samples",
+        "better": "which is more than chance", "worse": "so the runner-up is better there",
+        "tie": "so they are as good", "cannot tell": "so these test samples do not tell them apart",
     }[found.over_runner_up.verdict]  # fmt: skip
-    return f"{found.runner_up}: {found.best} is {gain} ahead, {said}"
+    return f"{found.runner_up}; {found.best} less it is {gain} on test data, {said}"
 
 
 def who_loses(found: Recommendation) -> str:
@@ -117,8 +119,8 @@ def _cost(found: Recommendation) -> str:
     spent = found.spent
     share = f"{spent.rounds / found.full_rounds:.0%} of the {found.full_rounds} of all to the end"
     return (
-        f"{spent.rounds} rounds ({share}), {spent.seconds / 60:.1f} minutes of training and "
-        f"scoring ({found.minutes:.1f} on the clock), {spent.bytes / 1e6:.1f} MB sent and received"
+        f"{spent.rounds} rounds ({share}), {clock(spent.seconds)} of training and scoring "
+        f"({clock(60 * found.minutes)} in all), {spent.bytes / 1e6:.1f} MB sent and received"
     )
 
 
@@ -176,6 +178,11 @@ def _sentences(found: Recommendation) -> Iterator[str]:
             f"on validation data were stopped; the rest went on to round {last}, training alone "
             "among them."
         )
+    ahead = found.tried[0]
+    yield (
+        f"The best score there had {ahead.name} ({number(ahead.validation, metric)} at round "
+        f"{ahead.rounds})."
+    )
     yield (
         "Test data decided none of this and were looked at once, for the best federated method on "
         f"validation data ({found.best}), {'the runner-up ' if found.runner_up else ''}"
@@ -204,6 +211,20 @@ def _sentences(found: Recommendation) -> Iterator[str]:
     yield (
         "Not covered: other clients than these, other settings than those tried, and data that "
         "change."
+    )
+
+
+def _why(diagnosis: Diagnosis) -> str:
+    """How the clients differ, as far as sums of their training rows tell."""
+    told = [each.words for each in diagnosis.findings if each.verdict == "found"]
+    unsure = [each.kind for each in diagnosis.findings if each.verdict == "cannot tell"]
+    if unsure:
+        told.append(f"too few rows to tell of {' or '.join(unsure)} skew")
+    if not told:
+        told.append("no difference was found")
+    return (
+        f"How the clients' training rows differ: {'; '.join(told)}. Foretold from sums of these "
+        f"rows alone: {diagnosis.gain_words}."
     )
 
 
