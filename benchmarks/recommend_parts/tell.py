@@ -27,10 +27,10 @@ def page(fulls: Sequence[Full], same: Sequence[str], made: Sequence[tuple[str, s
         f"alone, {ROUNDS} rounds each, on {cases} federations of real data"
         f"{f' with {seeds} seeds' if seeds > 1 else ''}: {len(fulls)} bake-offs. "
         f"{apart} federations ({len(held_out)} bake-offs) were not looked at when the ladder was "
-        "chosen. *Regret*: how many points of test accuracy (mean over clients) a choice falls short of the best of all methods after all rounds, which only "
-        "somebody who looks at test data can know; the noise of test data counts as regret. "
-        "*Short of the bake-off*: the same against what the full bake-off itself takes, by "
-        "validation data.",
+        "chosen. *Regret*: how many points of test accuracy (mean over clients) a choice falls "
+        "short of the best of all methods after all rounds, which only somebody who looks at test "
+        "data can know; the noise of test data counts as regret. The full bake-off itself takes a "
+        "method by validation data.",
         "```\nFEDSKEW_DATA=... python -m benchmarks.recommending --out DIR\n```",
         "## Bars",
         bars(fulls, held_out),
