@@ -50,6 +50,18 @@ def test_a_longer_run_is_the_same_whether_it_was_asked_for_at_once_or_later(
     assert_same_run(later, at_once)
 
 
+def test_a_run_in_a_relative_folder_goes_on_with_its_matrices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the command line has it: ``runs`` below where it was started."""
+    monkeypatch.chdir(tmp_path)
+    fedskew.run(settings(2, "fedshibu", {}), out="runs", draw=False)
+    with pytest.warns(UserWarning, match="going on"):
+        longer = fedskew.run(settings(3, "fedshibu", {}), out="runs", draw=False)
+    at_once = fedskew.run(settings(3, "fedshibu", {}), out=tmp_path / "at once", draw=False)
+    assert_same_run(longer, at_once)
+
+
 def test_patience_that_is_used_up_ends_a_run_that_went_on(tmp_path: Path) -> None:
     """From round 3 a rate ruins the model; with two rounds of patience the fourth is the last."""
     ruined = {"patience": 2, "lr_decay": 1e4, "lr_steps": [2]}
