@@ -17,10 +17,9 @@ FINALISTS = 2
 SHAPES: tuple[tuple[tuple[float, float], ...], ...] = (
     ((1.0, 1.0),),
     ((0.4, 0.5), (0.7, 0.25), (1.0, 0.0)),
-    ((0.2, 0.4), (0.55, 0.19), (1.0, 0.0)),
-    ((0.15, 0.3), (0.5, 0.0), (1.0, 0.0)),
-    ((0.1, 0.2), (0.4, 0.0), (1.0, 0.0)),
-    ((0.1, 0.0), (1.0, 0.0)),
+    ((0.25, 0.4), (0.55, 0.19), (1.0, 0.0)),
+    ((0.15, 0.3), (0.4, 0.0), (1.0, 0.0)),
+    ((0.15, 0.0), (1.0, 0.0)),
 )
 """Ladders from the most careful to the cheapest: parts of all rounds, and of the contenders."""
 USUAL = SHAPES[2]
@@ -41,12 +40,12 @@ def ladder(shape: Sequence[tuple[float, float]], contenders: int, rounds: int) -
     """A shape for so many contenders, beside the yardstick, and so many rounds.
 
     >>> [(rung.rounds, rung.keeps) for rung in ladder(USUAL, contenders=16, rounds=20)]
-    [(4, 6), (11, 3), (20, 2)]
+    [(5, 6), (11, 3), (20, 2)]
     """
     found: list[Rung] = []
     left = contenders
     for part, share in shape:
-        until = min(rounds, max(1, math.ceil(part * rounds - 1e-9)))
+        until = max(1, round(part * rounds))
         left = min(left, max(FINALISTS, round(share * contenders)))
         rung = Rung(until, left)
         if found and found[-1].rounds == until:
@@ -62,7 +61,7 @@ def cost(climbed: Ladder, prices: Mapping[str, float], alone: float, begun: int 
     The dearest are taken to go on. ``begun`` rounds of everybody are paid for elsewhere.
 
     >>> round(cost(ladder(USUAL, 16, 20), dict.fromkeys(map(str, range(16)), 1.0), alone=1.0))
-    153
+    163
     """
     dearest = sorted(prices.values(), reverse=True)
     total, before, left = 0.0, begun, len(dearest)
