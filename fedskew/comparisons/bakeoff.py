@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,11 @@ from fedskew.comparisons.halving import (
     ladder,
     ranked,
 )
+from fedskew.comparisons.judging import Judged, judge
 from fedskew.comparisons.runner import Runner
 from fedskew.config import Config
 from fedskew.errors import ConfigError, RunStopped
-from fedskew.federate.metrics import MAIN
-from fedskew.federate.rounds import LOSS, SAME, Score
+from fedskew.federate.rounds import Score
 from fedskew.runs.experiment import Run, Tell
 from fedskew.runs.identity import hash_of
 from fedskew.store import make_folder, read_sealed, write_sealed
@@ -40,27 +39,6 @@ from fedskew.store import make_folder, read_sealed, write_sealed
 STATE = "bakeoff.json"
 VERSION = 1
 """Of the file that keeps finished rungs; another is not taken up."""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What a candidate scored on a rung, on validation data, and what it had cost by then."""
-
-    score: Score
-    by_client: Mapping[str, float]
-    losses: Mapping[str, float]
-    round: int
-    """The selected round."""
-    spent: Spent
-
-    def is_twin(self, other: Judged) -> bool:
-        """Whether every client scored the same, and had the same loss but for rounding."""
-        return (
-            bool(self.losses)
-            and self.by_client == other.by_client
-            and self.losses.keys() == other.losses.keys()
-            and all(isclose(loss, other.losses[c], rel_tol=SAME) for c, loss in self.losses.items())
-        )
 
 
 @dataclass(frozen=True)
@@ -83,6 +61,7 @@ class BakeOff:
     twins: Mapping[str, str]
     stopped: Mapping[str, str]
     elapsed: float
+    by_twins: Spent = field(default_factory=Spent)
 
     @property
     def latest(self) -> dict[str, Judged]:
@@ -98,7 +77,7 @@ class BakeOff:
 
     @property
     def spent(self) -> Spent:
-        return total({name: found.spent for name, found in self.latest.items()})
+        return total({name: its.spent for name, its in self.latest.items()}) + self.by_twins
 
 
 @dataclass
@@ -113,6 +92,7 @@ class _State:
     metric: str = ""
     higher: bool = True
     elapsed: float = 0.0
+    by_twins: dict[str, Any] = field(default_factory=lambda: asdict(Spent()))
 
 
 class _Climb:
@@ -142,7 +122,7 @@ class _Climb:
             self._climb(steps)
         return BakeOff(
             steps, tuple(self.climbed), state.metric, state.higher, state.twins, state.stopped,
-            state.elapsed,
+            state.elapsed, Spent(**state.by_twins),
         )  # fmt: skip
 
     def _planned(self) -> Ladder:
@@ -218,6 +198,9 @@ class _Climb:
             twin = next((other for other, its in judged.items() if mine.is_twin(its)), None)
             if twin is not None:
                 state.twins[name] = twin
+                before = self.climbed[-1].judged[name].spent if self.climbed else Spent()
+                more = Spent(**state.by_twins) + mine.spent - before
+                state.by_twins = asdict(more)
                 continue
             judged[name] = mine
             state.metric = str(done.result["primary_metric"])
@@ -274,34 +257,6 @@ def attempted(runner: Runner, wanted: Sequence[Wanted]) -> list[Run | None]:
 def at_length(config: Config, rounds: int) -> Config:
     """A run of the same name with another number of rounds."""
     return config.model_copy(update={"train": config.train.model_copy(update={"rounds": rounds})})
-
-
-def judge(run: Run, tuned: bool) -> Judged:
-    """A finished run by its clients' validation data, at the selected round."""
-    result = run.result
-    rows = run.results.rows.where(
-        stage=MAIN, on="seen", split="validation", round=result["selected_round"],
-        model=result["primary_model"], adapted=way_used(run, tuned),
-    )  # fmt: skip
-    metric, losses = rows.where(metric=result["primary_metric"]), rows.where(metric=LOSS)
-    score = Score.of(metric.value.tolist(), losses.value.tolist())
-    stages = result["stages"]
-    spent = Spent(
-        sum(stage["rounds"] for stage in stages), float(result["seconds"]),
-        sum(result["bytes"].values()),
-    )  # fmt: skip
-    return Judged(score, metric.by_client(), losses.by_client(), result["selected_round"], spent)
-
-
-def way_used(run: Run, tuned: bool) -> str:
-    """How clients adapt the models a method is judged by: not at all, or in the last way it says.
-
-    Where only the last round's models were adapted, there is none of the selected round's.
-    """
-    result = run.result
-    rows = run.results.rows.where(stage=MAIN, on="seen", round=result["selected_round"])
-    adapted = [name for name in rows.names("adapted") if name != "none"]
-    return adapted[-1] if tuned and adapted else "none"
 
 
 def _check_validation(runner: Runner, entered: Field) -> None:

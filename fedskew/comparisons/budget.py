@@ -86,6 +86,11 @@ class Spent:
             self.rounds + other.rounds, self.seconds + other.seconds, self.bytes + other.bytes
         )
 
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(
+            self.rounds - other.rounds, self.seconds - other.seconds, self.bytes - other.bytes
+        )
+
 
 def total(spent: Mapping[str, Spent]) -> Spent:
     """Of all runs together."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedskew.comparisons.at_once import Wanted
-from fedskew.comparisons.bakeoff import BakeOff, attempted, judge, way_used
+from fedskew.comparisons.bakeoff import BakeOff, attempted
 from fedskew.comparisons.budget import Spent, total
 from fedskew.comparisons.candidates import Candidate, Field
+from fedskew.comparisons.judging import judge, way_used
 from fedskew.comparisons.paired import (
     Against,
     ClientGain,
@@ -195,9 +196,11 @@ def _tried(entered: Field, found: BakeOff) -> tuple[Tried, ...]:
     lines += [
         Tried(name, 0, float("nan"), Spent(), f"every client scored as under {twin}")
         for name, twin in found.twins.items()
+        if name not in found.latest
     ]
     lines += [
         Tried(name, 0, float("nan"), Spent(), f"stopped: {why}")
         for name, why in found.stopped.items()
+        if name not in found.latest
     ]
     return tuple(lines)

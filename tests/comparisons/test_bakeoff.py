@@ -10,9 +10,10 @@ import pytest
 from same_run import assert_same_run
 
 import fedskew
-from fedskew.comparisons.bakeoff import STATE, BakeOff, at_length, bake_off, judge
+from fedskew.comparisons.bakeoff import STATE, BakeOff, at_length, bake_off
 from fedskew.comparisons.budget import Budget
 from fedskew.comparisons.candidates import field_of
+from fedskew.comparisons.judging import judge
 from fedskew.comparisons.runner import Runner
 from fedskew.config import make_config
 from fedskew.errors import ConfigError
@@ -115,6 +116,7 @@ def test_a_method_that_does_as_another_is_left_out_as_its_twin(tmp_path: Path) -
     found, _ = baked(tmp_path, methods=("fedavg", "fedper", "fedprox:mu=0"), model="logistic")
     assert found.twins == {"fedper": "local", "fedprox (mu=0)": "fedavg"}
     assert set(found.latest) == {"local", "fedavg"}
+    assert found.spent.rounds == 2 * 4 + 2 * 1, "what twins cost counts"
 
 
 def test_a_budget_in_megabytes_is_planned_after_one_round_of_everybody(tmp_path: Path) -> None:
