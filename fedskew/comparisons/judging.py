@@ -22,6 +22,8 @@ class Judged:
     round: int
     """The selected round."""
     spent: Spent
+    metric: str
+    higher_is_better: bool
 
     def is_twin(self, other: Judged) -> bool:
         """Whether every client scored the same, and had the same loss but for rounding."""
@@ -47,7 +49,10 @@ def judge(run: Run, tuned: bool) -> Judged:
         sum(stage["rounds"] for stage in stages), float(result["seconds"]),
         sum(result["bytes"].values()),
     )  # fmt: skip
-    return Judged(score, metric.by_client(), losses.by_client(), result["selected_round"], spent)
+    return Judged(
+        score, metric.by_client(), losses.by_client(), result["selected_round"], spent,
+        result["primary_metric"], result["higher_is_better"],
+    )  # fmt: skip
 
 
 def way_used(run: Run, tuned: bool) -> str:

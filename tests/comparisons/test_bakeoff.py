@@ -10,10 +10,11 @@ import pytest
 from same_run import assert_same_run
 
 import fedskew
-from fedskew.comparisons.bakeoff import STATE, BakeOff, at_length, bake_off
+from fedskew.comparisons.bakeoff import BakeOff, at_length, bake_off
 from fedskew.comparisons.budget import Budget
 from fedskew.comparisons.candidates import field_of
 from fedskew.comparisons.judging import judge
+from fedskew.comparisons.notes import FILE
 from fedskew.comparisons.runner import Runner
 from fedskew.config import make_config
 from fedskew.errors import ConfigError
@@ -132,6 +133,14 @@ def test_a_budget_in_megabytes_is_planned_after_one_round_of_everybody(tmp_path:
     assert {rung.keeps for rung in more.ladder} == {len(METHODS)}, "all of them to the end"
 
 
+def test_another_budget_uses_the_scores_that_are_there(tmp_path: Path) -> None:
+    first, _ = baked(tmp_path)
+    more, runner = baked(tmp_path, budget="1000")
+    late = set(first.rungs[0].judged) - set(first.rungs[-1].judged)
+    assert runner.position == len(late) > 0
+    assert more.rungs[-1].judged.keys() == first.rungs[0].judged.keys()
+
+
 def _amounts(said: list[str], out: Path) -> Any:
     try:
         baked(out, budget="0.01MB", said=said)
@@ -142,8 +151,8 @@ def _amounts(said: list[str], out: Path) -> Any:
 
 def test_a_damaged_file_of_rungs_is_refused(tmp_path: Path) -> None:
     baked(tmp_path)
-    path = tmp_path / STATE
-    path.write_text(path.read_text().replace('"goes_on"', '"gone_on"', 1))
+    path = tmp_path / FILE
+    path.write_text(path.read_text().replace('"loss": ', '"loss": 1', 1))
     with pytest.raises(fedskew.RunError, match="was edited or damaged"):
         baked(tmp_path)
 
