@@ -109,16 +109,33 @@ def recommended(runner: Runner, entered: Field, found: BakeOff, seeds: int = 1) 
         for place, run in enumerate(group[1:])
     }
     return Recommendation(
-        answer, method, by_name[method].config.method.model_dump(), best, runner_up, alone.name,
-        gain, over or None,
-        {name: plain_mean([plain_mean([*s.scores.values()]) for s in its])
-         for name, its in sides.items()},
-        found.metric, higher, tuple(run.result["seed"] for run in runs[best]),
-        _tried(entered, found), tuple(rung.rounds for rung in found.rungs), entered.left_out,
-        found.spent + total(more), found.elapsed / 60,
-        len(entered.candidates) * alone.config.train.rounds, diagnosis, no_diagnosis,
-        {name: str(group[0].path) for name, group in runs.items()},
-    )  # fmt: skip
+        answer=answer,
+        method=method,
+        settings=by_name[method].config.method.model_dump(),
+        best=best,
+        runner_up=runner_up,
+        alone=alone.name,
+        gain=gain,
+        over_runner_up=over or None,
+        scores={name: _mean_score(its) for name, its in sides.items()},
+        metric=found.metric,
+        higher_is_better=higher,
+        seeds=tuple(run.result["seed"] for run in runs[best]),
+        tried=_tried(entered, found),
+        rungs=tuple(rung.rounds for rung in found.rungs),
+        left_out=entered.left_out,
+        spent=found.spent + total(more),
+        minutes=found.elapsed / 60,
+        full_rounds=len(entered.candidates) * alone.config.train.rounds,
+        diagnosis=diagnosis,
+        no_diagnosis=no_diagnosis,
+        runs={name: str(group[0].path) for name, group in runs.items()},
+    )
+
+
+def _mean_score(sides: Sequence[Side]) -> float:
+    """Over seeds, of the mean over clients, each counting the same."""
+    return plain_mean([plain_mean([*side.scores.values()]) for side in sides])
 
 
 def answered(gain: Against, alone_was_best: bool) -> Answer:

@@ -202,12 +202,7 @@ def _sentences(found: Recommendation) -> Iterator[str]:
            "(of clients without any difference one in 40 would)") + "."
     )  # fmt: skip
     if found.diagnosis is not None:
-        told = [each.words for each in found.diagnosis.findings if each.verdict == "found"]
-        yield (
-            "Why, as far as the training rows tell: "
-            + ("; ".join(told) if told else "no difference between clients was found")
-            + f"; forecast from sums alone: {found.diagnosis.gain_words}."
-        )
+        yield _why(found.diagnosis)
     yield (
         "Not covered: other clients than these, other settings than those tried, and data that "
         "change."
