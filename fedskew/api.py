@@ -16,6 +16,8 @@ from fedskew.comparisons.hands import hands
 from fedskew.comparisons.paired import MARGIN
 from fedskew.comparisons.runner import Observer, Runner
 from fedskew.comparisons.selection import Count
+from fedskew.comparisons.trials import Given as ToTune
+from fedskew.comparisons.trials import tuning_of
 from fedskew.config import Config, make_config
 from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
@@ -95,6 +97,8 @@ def compare(
     objectives: Iterable[Given] | str = (),
     aggregators: Iterable[Given] | str = (),
     leave_out: Count = 0,
+    tune: ToTune = False,
+    trials: int | None = None,
     seeds: int = 1,
     out: str | Path = "results",
     data_dir: str | Path | None = None,
@@ -119,6 +123,11 @@ def compare(
     scores out of domain: one table for each rule of model selection. One rule needs further runs
     that each leave one client out: ``leave_out`` of them for each pair and seed, or "all".
 
+    With ``tune`` every method first chooses settings on the validation data of the first seed:
+    ``{"lr": [0.01, 0.1], "mu": [0.1, 1]}`` (or ``"lr=0.01,0.1 mu=0.1,1"``) tries all combinations
+    of what a method has; True draws learning rates, and knobs from the range they declare.
+    ``trials`` is how many settings each method tries, by default all combinations, or eight draws.
+
     ``jobs`` runs are carried out at the same time, each by a process of its own. With ``workers``
     clients or, if there are several jobs, whole runs are dealt to the cores of a Ray cluster:
     "ray", or "ray:" and its address. No number changes.
@@ -139,6 +148,7 @@ def compare(
         raise ConfigError(f"margin must be a number of at least 0, not {margin}.")
     methods, objectives, aggregators = map(_kept, (methods, objectives, aggregators))
     typed(methods, objectives, aggregators)
+    tuning = tuning_of(tune, trials)
     base = _on(config or {}, federation, model)
     _check_crew(base, jobs > 1 or bool(workers))
     directory = None if data_dir is None else Path(data_dir)
@@ -153,6 +163,7 @@ def compare(
             aggregators=aggregators,
             leave_out=leave_out,
             seeds=seeds,
+            tuning=tuning,
             references=references,
         )
     comparison = tabulate(Path(out), compared, margin)

@@ -53,6 +53,25 @@ LeaveOut = Annotated[
         metavar="N|all",
     ),
 ]
+Tune = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Choose settings of each method on validation data first: lr=0.01,0.1 mu=0.1,1 tries "
+        "all combinations a method has; without a name, learning rates and what knobs declare. "
+        "Put METHODS before this option.",
+        metavar="[NAME=VALUE,VALUE ...]",
+        show_default=False,
+    ),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        help="With --tune: the same number of settings for every method; by default all "
+        "combinations, or 8 of those that are drawn.",
+        metavar="N",
+        show_default=False,
+    ),
+]
 BaseConfig = Annotated[
     str | None,
     typer.Option(
@@ -69,6 +88,8 @@ def compare(
     objectives: Objectives = None,
     aggregators: Aggregators = None,
     leave_out: LeaveOut = "0",
+    tune: Tune = None,
+    trials: Trials = None,
     config: BaseConfig = None,
     overrides: Overrides = None,
     label: Label = None,
@@ -117,6 +138,8 @@ def compare(
             objectives=objectives or (),
             aggregators=aggregators or (),
             leave_out=count("--leave-out", leave_out),
+            tune=tune or False,
+            trials=trials,
             seeds=seeds,
             out=out,
             data_dir=data_dir,

@@ -10,7 +10,9 @@ from typer.core import TyperCommand
 
 from fedskew.errors import ConfigError
 
-MANY = ("--objectives", "--aggregators", "--methods")
+MANY = ("--objectives", "--aggregators", "--tune", "--methods")
+BARE = {"--tune": "all"}
+"""What such an option stands for that has no value."""
 
 
 class ManyValues(TyperCommand):
@@ -25,17 +27,21 @@ def gathered(arguments: Sequence[str], options: Sequence[str] = MANY) -> list[st
 
     >>> gathered(["a", "--of", "b", "c:d=1", "--to", "e"], ["--of"])
     ['a', '--of', 'b c:d=1', '--to', 'e']
+    >>> gathered(["a", "--tune", "--seeds", "3"])
+    ['a', '--tune', 'all', '--seeds', '3']
     """
     found: list[str] = []
     taking = False
-    for argument in arguments:
+    for argument in [*arguments, "-"]:
         if argument.startswith("-"):
+            if taking and found[-1] in BARE:
+                found.append(BARE[found[-1]])
             taking = argument.partition("=")[0] in options
         elif taking and found[-1] not in options:
             found[-1] += f" {argument}"
             continue
         found.append(argument)
-    return found
+    return found[:-1]
 
 
 def count(option: str, text: str) -> int | Literal["all"]:

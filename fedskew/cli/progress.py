@@ -67,9 +67,6 @@ def round_scores(rows: Sequence[Row], plan: StagePlan) -> RoundScores | None:
 class TerminalObserver:
     """Follows the runs of ``run``, ``compare`` or ``reproduce``; subclasses decide what to show."""
 
-    split = "test"
-    """Which scores are told of a run that has ended."""
-
     def __init__(self) -> None:
         self.name, self.position, self.total = "", 1, 1
         self.planned: Mapping[str, StagePlan] = {}
@@ -77,6 +74,7 @@ class TerminalObserver:
         self.round: tuple[str, int] | None = None
         self.started = time.monotonic()
         self.many: dict[str, tuple[str, int] | None] = {}
+        self.told = "test"
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +105,10 @@ class TerminalObserver:
     def under_way(self, rounds: Mapping[str, tuple[str, int] | None]) -> None:
         """Runs are carried out at the same time: by name, the last complete round of each."""
         self.many = dict(rounds)
+
+    def trials(self, under_way: bool) -> None:
+        """Trials are judged by validation data, and nobody shall peek at more."""
+        self.told = "validation" if under_way else "test"
 
     def tell(self, sentence: str) -> None:
         """Something a user should know, like why a run starts again."""
@@ -162,7 +164,7 @@ class Plain(TerminalObserver):
     def end(self, run: Run, repeated: bool) -> None:
         if self.total > 1:
             self._print(
-                f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated, self.split)}"
+                f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated, self.told)}"
             )
         elif repeated:
             self._print("this run was finished already")
@@ -224,7 +226,7 @@ class Live(TerminalObserver):
     def end(self, run: Run, repeated: bool) -> None:
         if self.total > 1:
             mark = (
-                f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated, self.split)}"
+                f"[{self.position}/{self.total}] {self.name}: {_outcome(run, repeated, self.told)}"
             )
             self.bars.console.print(mark, markup=False, highlight=False)
         if self.overall is not None:
@@ -274,8 +276,8 @@ def observer(console: Console, config: Config | None = None) -> TerminalObserver
     return Live(console) if console.is_terminal and not stops else Plain(console)
 
 
-def _outcome(run: Run, repeated: bool, split: str = "test") -> str:
-    """One finished run in one line: its score at the selected round, as trained."""
+def _outcome(run: Run, repeated: bool, split: str) -> str:
+    """One finished run in one line: its score at the selected round."""
     result = run.result
     wanted = {
         "at": "selected", "model": result["primary_model"], "on": "seen", "adapted": "none",

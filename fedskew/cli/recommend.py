@@ -69,7 +69,7 @@ def recommend(
 
     settings = given_config(config, overrides, label, allow_code)
     with watching(settings) as watch:
-        watch.split = "validation"
+        watch.trials(under_way=True)
         found = find_method(
             settings,
             budget=budget,

@@ -9,6 +9,8 @@ from fedskew.comparisons.at_once import Wanted
 from fedskew.comparisons.crossing import Given, Pair, label, pairs, parse_method
 from fedskew.comparisons.runner import Runner, run_name
 from fedskew.comparisons.selection import Count, folds, left_out_of
+from fedskew.comparisons.trials import Setting, Tuning
+from fedskew.comparisons.tuning import Tuned, tune
 from fedskew.config import Config, Named
 from fedskew.errors import ConfigError, RunStopped
 from fedskew.methods import METHODS, find
@@ -31,6 +33,8 @@ class Compared:
     crossed: Mapping[str, Pair]
     without: Mapping[tuple[str, int], Sequence[Run]]
     stopped: Mapping[str, str] = field(default_factory=dict)
+    tuned: Mapping[str, Tuned] = field(default_factory=dict)
+    """What each method tried and chose, if they were tuned."""
 
 
 def run_comparison(
@@ -43,6 +47,7 @@ def run_comparison(
     leave_out: Count = 0,
     seeds: int = 1,
     references: bool = True,
+    tuning: Tuning | None = None,
 ) -> Compared:
     """Run all methods with all seeds; see :func:`fedskew.compare`."""
     if seeds < 1:
@@ -51,18 +56,20 @@ def run_comparison(
     if leave_out != 0 and not crossed:
         raise ConfigError("leave-out chooses rounds for objectives: name some objectives.")
     chosen = _chosen(methods, crossed.values(), references)
+    plain = {name: base.model_copy(update={"method": method}) for name, method in chosen.items()}
+    some = [resolve(plain[name]) for name in crossed][:1]
+    each = sum(len(folds(config, runner.members(config), leave_out)) for config in some)
+    runner.total = seeds * (len(chosen) + each * len(crossed))
+    tuned = {} if tuning is None else tune(runner, plain, tuning)
+    settings = {name: tuned[name].setting if tuned else Setting() for name in chosen}
     configs = {
         seed: {
-            name: resolve(base.model_copy(update={"method": method, "seed": seed}))
-            for name, method in chosen.items()
+            name: resolve(settings[name].applied(own).model_copy(update={"seed": seed}))
+            for name, own in plain.items()
         }
         for seed in range(base.seed, base.seed + seeds)
     }
-    first = configs[base.seed]
-    some = [first[name] for name in crossed][:1]
-    each = sum(len(folds(config, runner.members(config), leave_out)) for config in some)
-    runner.check(first.values())
-    runner.total = seeds * (len(chosen) + each * len(crossed))
+    runner.check(configs[base.seed].values())
     runs: dict[str, list[Run]] = {name: [] for name in chosen}
     wanted = [(name, Wanted(config)) for own in configs.values() for name, config in own.items()]
     found = runner.attempt_all([each for _, each in wanted])
@@ -75,8 +82,8 @@ def run_comparison(
         raise RunStopped(f"no method finished with every seed; {name}: {reason}")
     crossed = {name: pair for name, pair in crossed.items() if name in runs}
     without = _leave_out(runner, configs, list(crossed), leave_out) if crossed else {}
-    roles = {name: _role(group[0].config.method) for name, group in runs.items()}
-    return Compared(tuple(configs), runs, roles, crossed, without, dict(runner.stopped))
+    roles = {name: _role(chosen[name]) for name in runs}
+    return Compared(tuple(configs), runs, roles, crossed, without, dict(runner.stopped), tuned)
 
 
 def _chosen(

@@ -73,6 +73,7 @@ def private(
             "σ, deviation of the noise over C; 0 only clips and promises nothing",
             ge=0,
             tries=(0.3, 1.0),
+            untuned="less noise scores better and promises less",
         ),
     ] = 1.0,
     delta: Annotated[

@@ -122,7 +122,13 @@ class TopK(OfChanges):
 
     share: Annotated[
         float,
-        Knob("part of all parameters that is sent, of top-k", gt=0, le=1, tries=(0.001, 0.01, 0.1)),
+        Knob(
+            "part of all parameters that is sent, of top-k",
+            gt=0,
+            le=1,
+            tries=(0.001, 0.01, 0.1),
+            untuned="more is sent",
+        ),
     ] = 0.01
     feedback: Annotated[
         bool, Knob("whether clients keep what was not sent and send it later, of top-k")

@@ -39,6 +39,8 @@ class Knob:
     le: float | None = None
     lt: float | None = None
     tries: tuple[Any, ...] = ()
+    untuned: str = ""
+    """Why it is not tuned unless named: it spends what validation scores do not count."""
 
     def contains(self, number: float) -> bool:
         """Whether a number is finite and within the range."""

@@ -10,6 +10,7 @@ from fedskew.comparisons.comparison import Compared
 from fedskew.comparisons.crossing import own_label
 from fedskew.comparisons.paired import MARGIN
 from fedskew.comparisons.selection import Members, curves_of
+from fedskew.comparisons.tuning import Tuned
 from fedskew.runs.experiment import Run
 from fedskew.store import make_folder, sweep, write_atomically
 from fedskew.views.domains import CENTRAL_TEST, UNSEEN, Matrix, Pick, picks_of
@@ -33,6 +34,7 @@ from fedskew.views.leaderboard import (
     to_text,
 )
 from fedskew.views.standings import common_metric, standings
+from fedskew.views.tuning import trials_csv, tuning_markdown, tuning_text
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Comparison:
     """A finished comparison: its ranking, and the folder with tables, figures and runs.
 
     ``clients`` has the score of every client under every method and seed, and its gain over itself
-    trained alone. ``matrix`` has the scores out of domain, if objectives were crossed with
-    aggregators.
+    trained alone. ``tuned`` has what each method tried and chose. ``matrix`` has the scores out of
+    domain, if objectives were crossed with aggregators.
     """
 
     path: Path
@@ -52,11 +54,13 @@ class Comparison:
     remarks: tuple[str, ...] = field(default=())
     matrix: Matrix | None = None
     clients: tuple[ClientScore, ...] = ()
+    tuned: tuple[Tuned, ...] = ()
 
     def to_markdown(self) -> str:
         """The leaderboard as a Markdown table, the gains over training alone, and remarks."""
         gains = gains_markdown(self.leaderboard, self.metric)
         told = [gains] if gains else []
+        told += [tuning_markdown(self.tuned)] if self.tuned else []
         return to_markdown(self.leaderboard, self.metric, self.caption, [*told, *self.remarks])
 
     def to_csv(self) -> str:
@@ -92,7 +96,8 @@ class Comparison:
         crossed = [] if self.matrix is None else ["", str(self.matrix)]
         gains = gains_text(self.leaderboard, self.metric)
         told = ["", gains, "", gain_caption(self.leaderboard, self.metric)] if gains else []
-        return "\n".join([table, "", self.caption, *told, *self.remarks, *crossed])
+        tuned = ["", tuning_text(self.tuned)] if self.tuned else []
+        return "\n".join([table, "", self.caption, *told, *self.remarks, *tuned, *crossed])
 
 
 def tabulate(out: Path, compared: Compared, margin: float = MARGIN) -> Comparison:
@@ -118,6 +123,7 @@ def tabulate(out: Path, compared: Compared, margin: float = MARGIN) -> Compariso
         ),
         _matrix(compared) if compared.crossed else None,
         tuple(client_scores(ordered, runs, metric)),
+        tuple(compared.tuned.values()),
     )
 
 
@@ -194,6 +200,8 @@ def write(comparison: Comparison, runs: Mapping[str, Sequence[Run]]) -> None:
     write_atomically(folder / "leaderboard.md", comparison.to_markdown().encode())
     lines = clients_csv(comparison.clients, comparison.metric)
     write_atomically(folder / "clients.csv", lines.encode())
+    if comparison.tuned:
+        write_atomically(folder / "tuning.csv", trials_csv(comparison.tuned).encode())
     matrix = comparison.matrix
     if matrix is not None:
         write_atomically(folder / "matrix.csv", matrix.to_csv().encode())

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 from fedskew.comparisons.paired import Against, ClientGain, Verdict
 from fedskew.comparisons.statistics import Interval
-from fedskew.parts.metrics import is_share
 from fedskew.runs.experiment import Run
-from fedskew.views.leaderboard import Standing, aligned, has_gain
+from fedskew.views.leaderboard import Standing, aligned, has_gain, in_metric
 from fedskew.views.learning import tested
 
 HEADER = (
@@ -91,7 +90,7 @@ def gain_caption(leaderboard: Sequence[Standing], metric: str) -> str:
     once = any(client.seed is None for a in some for client in a.clients)
     several = some[0].gain.n > 1
     rests = "seeds and test samples" if once else "seeds"
-    margin = _number(some[0].margin, metric)
+    margin = in_metric(some[0].margin, metric)
     intervals = (
         f"Intervals are of single methods, over {rests}; a tie lies within ±{margin}."
         if several
@@ -125,7 +124,7 @@ def verdicts(leaderboard: Sequence[Standing], metric: str) -> Iterator[str]:
         yield "No method is shown to be better than training alone."
     for verdict, group in groups.items():
         if group:
-            start = SAID[verdict].format(margin=_number(group[0][1].margin, metric))
+            start = SAID[verdict].format(margin=in_metric(group[0][1].margin, metric))
             told = ", ".join(f"{name} {with_ends(a.gain, metric)}" for name, a in group)
             yield f"{start}: {told}."
     for name, a in rivals:
@@ -186,16 +185,12 @@ def with_ends(found: Interval, metric: str) -> str:
     """
     if math.isnan(found.mean):
         return "–"
-    ends = f" [{_number(found.low, metric, '+')}, {_number(found.high, metric, '+')}]"
-    return _number(found.mean, metric, "+") + ends * math.isfinite(found.low)
+    ends = f" [{in_metric(found.low, metric, '+')}, {in_metric(found.high, metric, '+')}]"
+    return in_metric(found.mean, metric, "+") + ends * math.isfinite(found.low)
 
 
 def _loss(worst: ClientGain | None, metric: str) -> str:
     if worst is None:
         return "–"
     where = worst.client if worst.seed is None else f"{worst.client}, seed {worst.seed}"
-    return f"{_number(worst.gain.mean, metric, '+')} ({where})"
-
-
-def _number(value: float, metric: str, sign: str = "") -> str:
-    return f"{value:{sign}.3f}" if is_share(metric) else f"{value:{sign}.4g}"
+    return f"{in_metric(worst.gain.mean, metric, '+')} ({where})"

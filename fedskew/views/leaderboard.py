@@ -22,9 +22,17 @@ def shown(found: Interval | None, metric: str, sign: str = "") -> str:
     """
     if found is None or math.isnan(found.mean):
         return "–"
-    digits = ".3f" if is_share(metric) else ".4g"
-    half = f" ± {found.half:{digits}}" if math.isfinite(found.half) else ""
-    return f"{found.mean:{sign}{digits}}{half}"
+    half = f" ± {in_metric(found.half, metric)}" if math.isfinite(found.half) else ""
+    return in_metric(found.mean, metric, sign) + half
+
+
+def in_metric(value: float, metric: str, sign: str = "") -> str:
+    """A number as its metric is written.
+
+    >>> in_metric(0.91234, "accuracy"), in_metric(12.34567, "rmse", "+")
+    ('0.912', '+12.35')
+    """
+    return f"{value:{sign}.3f}" if is_share(metric) else f"{value:{sign}.4g}"
 
 
 @dataclass(frozen=True)
