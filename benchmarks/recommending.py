@@ -53,7 +53,7 @@ def made(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [
         ("fedskew", here.code),
         ("machine", f"{here.cores} cores, {here.processor}, {here.memory}, busy"),
-        ("software", f"Python {here.python}, torch {here.arithmetic.torch}"),
+        ("software", f"Python {here.python}, torch {here.arithmetic['torch']}"),
         ("full bake-offs", f"{busy / 60:.0f} minutes of one core"),
     ]
 
