@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.recommend_parts.federations import CASES, ROUNDS, Case
 from fedskew.comparisons.runner import Runner
 from fedskew.config import Config, Named
+from fedskew.errors import ConfigError
 from fedskew.methods import find
 from fedskew.runs.experiment import Run
 from fedskew.runs.identity import resolve
@@ -41,6 +42,17 @@ def _of(case: Case, seed: int, methods: list[str], folder: Path) -> Iterator[dic
     for name in methods:
         start, busy = time.perf_counter(), time.process_time()
         own = resolve(config.model_copy(update={"method": Named(name=name)}))
+        try:
+            runner.check([own])
+        except ConfigError as error:
+            yield {
+                "case": case.name,
+                "method": name,
+                "seed": seed,
+                "refused": str(error),
+                "busy": 0,
+            }
+            continue
         found = _measured(runner, own)
         spent = {"seconds": time.perf_counter() - start, "busy": time.process_time() - busy}
         yield {"case": case.name, "method": name, "seed": seed, **found, **spent}

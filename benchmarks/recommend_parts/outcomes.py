@@ -15,7 +15,7 @@ Shape = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Full:
-    """A full bake-off: the lines of its methods, in the declared order."""
+    """A full bake-off: the lines of the methods that can run there, in the declared order."""
 
     case: str
     seed: int
@@ -50,8 +50,11 @@ class Full:
         return max(found) if self.higher else min(found)
 
     def regret(self, method: str) -> float:
-        """By how much it falls short of the best, in points."""
-        short = self.best - self.test(method)
+        """By how much it falls short of the best, in points.
+
+        Whoever always takes a method that cannot run has clients train alone.
+        """
+        short = self.best - self.test(method if method in self.lines else ALONE)
         return 100 * (short if self.higher else -short)
 
     def by_validation(self) -> str:
@@ -108,7 +111,7 @@ def bakeoffs(lines: Sequence[dict[str, Any]], methods: Sequence[str]) -> list[Fu
     for line in lines:
         found.setdefault((line["case"], line["seed"]), {})[line["method"]] = line
     return [
-        Full(case, seed, {name: its[name] for name in methods})
+        Full(case, seed, {n: its[n] for n in methods if "refused" not in its[n]})
         for (case, seed), its in found.items()
         if its.keys() >= set(methods)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from benchmarks.recommend_parts.bakeoff import METHODS
 from benchmarks.recommend_parts.federations import CASES, ROUNDS
 from benchmarks.recommend_parts.outcomes import Full, Shape, climb
 from fedskew.comparisons.halving import SHAPES, USUAL, ladder
@@ -18,7 +19,7 @@ Choose = Callable[[Full], str]
 def page(fulls: Sequence[Full], same: Sequence[str], made: Sequence[tuple[str, str]]) -> str:
     """What came out, in Markdown."""
     held_out = [full for full in fulls if full.case not in DESIGN]
-    methods = list(fulls[0].lines)
+    methods = METHODS
     seeds = len({full.seed for full in fulls})
     cases, apart = (len({full.case for full in group}) for group in (fulls, held_out))
     parts = [
@@ -97,7 +98,7 @@ def short_of(full: Full, method: str) -> float:
 
 def best_fixed(group: Sequence[Full]) -> str:
     """The method that would have been the best one to take always."""
-    return min(group[0].lines, key=lambda name: mean(full.regret(name) for full in group))
+    return min(METHODS, key=lambda name: mean(full.regret(name) for full in group))
 
 
 def choices(fulls: Sequence[Full], held_out: Sequence[Full], methods: Sequence[str]) -> str:
