@@ -27,6 +27,7 @@ from fedskew.cli.keep import keep
 from fedskew.cli.lists import list_
 from fedskew.cli.many_values import ManyValues
 from fedskew.cli.monitor import monitor
+from fedskew.cli.recommend import recommend
 from fedskew.cli.reproduce import reproduce
 from fedskew.cli.run import run, show
 from fedskew.cli.server import server
@@ -77,6 +78,7 @@ def _options(
 app.command()(run)
 app.command(cls=ManyValues)(compare)
 app.command()(diagnose)
+app.command(cls=ManyValues)(recommend)
 app.command()(summarise)
 app.command(name="list")(list_)
 app.command()(show)

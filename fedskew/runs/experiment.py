@@ -256,10 +256,12 @@ def carry_out(
     watch: Watch | None = None,
     *,
     tell: Tell | None = None,
+    grows: bool = False,
 ) -> Run:
     """Run what an identity says, or finish it, or return it if it is finished already.
 
-    ``backend`` makes who carries asks to clients, and is called only if anybody is asked.
+    ``backend`` makes who carries asks to clients, and is called only if anybody is asked. That a
+    shorter run goes on is told, unless it ``grows`` on purpose.
     """
     tell = tell or _warn
     folder = RunFolder.of(identity, out)
@@ -272,7 +274,8 @@ def carry_out(
     begun = folder.holds(identity)
     if begun and folder.has_finished(identity):
         return Run(folder.path)
-    if sentence := why_going_on(identity, folder) if begun else why_anew(identity, out):
+    sentence = why_going_on(identity, folder) if begun else why_anew(identity, out)
+    if sentence and not (begun and grows):
         tell(sentence)
     with folder.opened(identity), one_order():
         if sentence := folder.checkpoint.why_other_bits():
