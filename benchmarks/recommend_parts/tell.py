@@ -42,8 +42,8 @@ def page(fulls: Sequence[Full], same: Sequence[str], made: Sequence[tuple[str, s
         "## Where it falls short by more than a point",
         "\n".join(f"- {line}" for line in missed(fulls)) or "Nowhere.",
         "What decides is validation data, a fifth of the clients' rows: the full bake-off, which "
-        "has all rounds of all methods, misses about as often. Small models, few rounds, and the "
-        "methods' defaults: larger ones were not tried, nor tuned settings, nor data of real sites.",
+        "has all rounds of all methods, misses about as often. Models are small, rounds few, and "
+        "methods have their defaults: nothing larger, tuned, or at real sites was tried.",
         "## Ladders",
         "The usual one was chosen by the first two columns alone, those of the federations used "
         "for design. A rung is `rounds: how many methods go on`.",

@@ -66,7 +66,8 @@ def field_of(runner: Runner, base: Config, methods: Iterable[Given] = ()) -> Fie
                 raise ConfigError(
                     f"clients cannot train alone here, so nothing can be held against it: {error}"
                 ) from None
-            left_out[name] = str(error).removeprefix(f"{name} cannot run: ")
+            why = str(error).removeprefix(f"{name} cannot run: ")
+            left_out[name if named else method.name] = why
     if len(found) < 2:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items() if reason)
         raise ConfigError(f"no method but {label(yardstick)} can run here: {why or 'name some.'}")
@@ -107,11 +108,11 @@ def _candidate(
 
 def _check_comparable(recipe: Recipe, alone: bool, yardstick: Named) -> None:
     """Refuse what is no federation, and what is judged by something else than its answers."""
-    if recipe.pools:
-        raise ConfigError("it needs all data in one place, which no federation has.")
     if recipe.objective.primary:
         raise ConfigError(
             f"it is judged by {recipe.objective.primary!r}, not by answers about samples."
         )
+    if recipe.pools:
+        raise ConfigError("it needs all data in one place, which no federation has.")
     if not alone and recipe.shares == find(yardstick.name).recipe().shares:
         raise ConfigError(f"its clients share nothing, as those of {label(yardstick)}.")

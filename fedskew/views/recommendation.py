@@ -141,7 +141,7 @@ def tried_lines(found: Recommendation) -> tuple[list[str], list[list[str]]]:
             f"{line.rounds}" if line.rounds else "–",
             number(line.validation, found.metric),
             number(found.scores.get(line.name, math.nan), found.metric),
-            f"{line.spent.bytes / 1e6:.2f}",
+            f"{line.spent.bytes / 1e6:.2f}" if line.rounds else "–",
             line.why_ended,
         ]
         for line in found.tried
