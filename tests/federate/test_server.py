@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from fedskew.data.federation import Client, Federation
 from fedskew.engine.batches import schedule
-from fedskew.errors import RunError, RunStopped, clients_may_fail
+from fedskew.errors import RunError, RunStopped, StoppedAtOnce, clients_may_fail
 from fedskew.federate.accepting import accept, nobody_left, update_norms
 from fedskew.federate.adapting import shots
 from fedskew.federate.asking import participants
@@ -279,7 +279,7 @@ def test_a_run_that_one_client_destroyed_names_it_when_it_stops() -> None:
     sentence = str(nobody_left(plan, 7, failures, sent))
     assert "in round 6 'bob' sent an update 1e+30 long, the median being 0.5;" in sentence
     assert "sent an update" not in str(nobody_left(plan, 7, failures, {**sent, "bob": 50.0}))
-    assert type(nobody_left(plan, 1, failures, {})) is RunError
+    assert type(nobody_left(plan, 1, failures, {})) is StoppedAtOnce
 
 
 def test_a_backend_that_sends_an_infinity_loses_only_that_client() -> None:

@@ -46,3 +46,14 @@ def test_the_run_stops_with_a_reason_and_goes_on_once_the_cause_is_gone(
     assert main([*COMMAND, str(tmp_path / "stopped")]) == 0
     assert numbers(tmp_path / "stopped") == numbers(tmp_path / "whole")
     assert "the largest)" in capsys.readouterr().out
+
+
+def test_a_first_round_in_which_everybody_fails_is_a_wrong_set_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    too_fast = ["--set", "model=mlp", "--set", "train.lr=1e30"]
+    assert main([*COMMAND, str(tmp_path / "run"), *too_fast]) == 2
+    assert "every client failed in the first round" in capsys.readouterr().err
+    compared = ["compare", "fedavg", "--no-references", *too_fast, "--out"]
+    assert main([*compared, str(tmp_path / "compared")]) == 2
+    assert "every client failed in the first round" in capsys.readouterr().err
