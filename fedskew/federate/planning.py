@@ -20,6 +20,7 @@ from fedskew.federate.checks import (
     check_parts,
     check_problem,
     check_shots,
+    check_trains,
 )
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.plan import Plan, Settings
@@ -118,6 +119,7 @@ def checked_model(config: Config, roster: Roster, stage: Stage) -> Named:
     chosen = Named(name=chosen.name, **knobs)
     module = _model(config, chosen, roster.sample_shape, roster.outputs, stage)
     check_parts(config.method.name, chosen.name, module, stage.recipe)
+    check_trains(module, stage.recipe)
     check_classes(config.method.name, stage.recipe, roster)
     if stage.name == MAIN:
         check_metric(config, stage.recipe, roster.problem)

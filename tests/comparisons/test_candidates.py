@@ -38,6 +38,12 @@ def test_all_that_fit_take_part_and_every_other_has_its_reason(tmp_path: Path) -
     assert not list(tmp_path.iterdir()), "nothing was run"
 
 
+def test_a_model_without_a_body_leaves_those_out_that_train_one(tmp_path: Path) -> None:
+    found = field(tmp_path, model="logistic")
+    assert "no parameters to train in its body" in found.left_out["fedrep"]
+    assert {"fedavg", "ditto"} <= {each.name for each in found.contenders}
+
+
 def test_who_fine_tunes_is_known_by_its_recipe(tmp_path: Path) -> None:
     tuned = {each.name for each in field(tmp_path).candidates if each.tuned}
     assert {"fedbabu", "per-fedavg", "fed-classifier"} <= tuned
