@@ -94,7 +94,7 @@ def run(
         return done
 
     done = carried_out(config)
-    keep_after(done, carried_out, tell)
+    keep_after(done, config, carried_out, tell)
     return done
 
 

@@ -74,7 +74,7 @@ def run(
         runner = Runner(out, data_dir, watch, watch.tell, draw_run, backend)
         runner.total = 1 if alone_config(settings) is None else 2
         done = runner.run(settings)
-        keep_after(done, runner.run, watch.tell)
+        keep_after(done, settings, runner.run, watch.tell)
     return typer.echo(run_summary(done))
 
 

@@ -83,9 +83,11 @@ def alone_config(config: Config) -> Config | None:
     return resolve(config.model_copy(update={"method": references_of(config.method)[ALONE]}))
 
 
-def keep_after(run: Run, train: Callable[[Config], Run], tell: Tell | None = None) -> None:
-    """Where a finished run asks for it, have clients train alone beside it, and keep the best."""
-    if (alone := alone_config(run.config)) is not None:
+def keep_after(
+    run: Run, config: Config, train: Callable[[Config], Run], tell: Tell | None = None
+) -> None:
+    """Where the config of a finished run asks for it, train alone beside it, and keep the best."""
+    if (alone := alone_config(config)) is not None:
         if tell is not None:
             tell(SAID)
         keep(run, beside=train(alone))
