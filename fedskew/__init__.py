@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedskew.api import compare, run
+    from fedskew.api import compare, recommend, run
     from fedskew.config import Config, load_config, make_config
     from fedskew.data.bridges.federation import federation_from
     from fedskew.data.federation import Client, Federation
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fedskew.deploy.generate import generate
     from fedskew.deploy.predict import predict
     from fedskew.diagnosis.carry_out import diagnose
+    from fedskew.diagnosis.keep import keep
+    from fedskew.diagnosis.recommendation import Recommendation
     from fedskew.errors import ConfigError, DataError, FedskewError, RunError
     from fedskew.federate.recipe import Adapt, Phase, Recipe
     from fedskew.methods.registry import Card, ReducesTo, method
@@ -63,6 +65,7 @@ __all__ = [
     "Phase",
     "Problem",
     "Recipe",
+    "Recommendation",
     "ReducesTo",
     "Report",
     "Reported",
@@ -76,6 +79,7 @@ __all__ = [
     "diagnose",
     "federation_from",
     "generate",
+    "keep",
     "load_config",
     "load_run",
     "make_config",
@@ -83,6 +87,7 @@ __all__ = [
     "method",
     "only",
     "predict",
+    "recommend",
     "run",
 ]
 
@@ -112,6 +117,7 @@ _HOME = {
     "Phase": "fedskew.federate.recipe",
     "Problem": "fedskew.problem",
     "Recipe": "fedskew.federate.recipe",
+    "Recommendation": "fedskew.diagnosis.recommendation",
     "ReducesTo": "fedskew.methods.registry",
     "Report": "fedskew.parts.report",
     "Reported": "fedskew.parts.report",
@@ -125,6 +131,7 @@ _HOME = {
     "diagnose": "fedskew.diagnosis.carry_out",
     "federation_from": "fedskew.data.bridges.federation",
     "generate": "fedskew.deploy.generate",
+    "keep": "fedskew.diagnosis.keep",
     "load_config": "fedskew.config",
     "load_run": "fedskew.runs.experiment",
     "make_config": "fedskew.config",
@@ -132,6 +139,7 @@ _HOME = {
     "method": "fedskew.methods.registry",
     "only": "fedskew.parts.select",
     "predict": "fedskew.deploy.predict",
+    "recommend": "fedskew.api",
     "run": "fedskew.api",
 }
 

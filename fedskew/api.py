@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedskew.comparisons.bakeoff import bake_off
+from fedskew.comparisons.budget import Budget
+from fedskew.comparisons.candidates import field_of
 from fedskew.comparisons.comparison import run_comparison
 from fedskew.comparisons.crossing import Given
 from fedskew.comparisons.hands import hands
@@ -20,7 +23,9 @@ from fedskew.data.federation import Federation
 from fedskew.data.fingerprint import fingerprint
 from fedskew.data.scaling import scaled_targets
 from fedskew.data.telling import told_of
-from fedskew.errors import ConfigError
+from fedskew.diagnosis.keep import keep_after, keep_compared
+from fedskew.diagnosis.recommendation import Recommendation, recommended
+from fedskew.errors import ConfigError, at_least
 from fedskew.federate.holdings import roster_of
 from fedskew.models.given import chosen
 from fedskew.models.registry import MODELS
@@ -39,6 +44,7 @@ from fedskew.runs.identity import identify, resolve
 from fedskew.trust.consent import typed
 from fedskew.views.comparison import Comparison, tabulate, write
 from fedskew.views.figures import draw_run
+from fedskew.views.recommendation import write as write_recommendation
 
 
 def run(
@@ -77,11 +83,18 @@ def run(
     if tell is not None:
         for sentence in told_of(data, config.federation):
             tell(sentence)
-    identity = identify(config, lambda: roster_of(data), fingerprint(data))
-    made = on_data(config, lambda: data, backend)
-    done = carry_out(identity, made, Path(out), watch, tell=tell)
-    if draw:
-        draw_run(done, lambda: data)
+    hashed = fingerprint(data)
+
+    def carried_out(config: Config) -> Run:
+        identity = identify(config, lambda: roster_of(data), hashed)
+        made = on_data(config, lambda: data, backend)
+        done = carry_out(identity, made, Path(out), watch, tell=tell)
+        if draw:
+            draw_run(done, lambda: data)
+        return done
+
+    done = carried_out(config)
+    keep_after(done, config, carried_out, tell)
     return done
 
 
@@ -145,11 +158,7 @@ def compare(
     typed(methods, objectives, aggregators)
     tuning = tuning_of(tune, trials)
     base = _on(config or {}, federation, model)
-    if (jobs > 1 or workers) and MODELS.find(base.model.name).handed_over:
-        raise ConfigError(
-            f"model {base.model.name!r} is an object of this process, but jobs and workers are "
-            "others: write a factory into a file and name it 'module:factory'."
-        )
+    _check_crew(base, jobs > 1 or bool(workers))
     directory = None if data_dir is None else Path(data_dir)
     with hands(workers, jobs, tell) as (backend, crew):
         given = None if federation is None else scaled_targets(federation)
@@ -165,9 +174,69 @@ def compare(
             tuning=tuning,
             references=references,
         )
+    keep_compared(compared, tell)
     comparison = tabulate(Path(out), compared, margin)
     write(comparison, compared.runs)
     return comparison
+
+
+def recommend(
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    budget: str | float | None = None,
+    methods: Iterable[Given] = (),
+    seeds: int = 1,
+    out: str | Path = "recommendation",
+    data_dir: str | Path | None = None,
+    federation: Federation | None = None,
+    model: Any = None,
+    watch: Observer | None = None,
+    tell: Tell | None = None,
+    jobs: int = 1,
+) -> Recommendation:
+    """Find a method for these clients: a bake-off that stops the worse early, then the evidence.
+
+    All methods that fit the task take part, or those named; each with its own defaults, the
+    config's own method as the config has it. Training alone is the yardstick and stays in to the
+    end. Methods are judged by validation data; test data are looked at once, at the end.
+
+    ``budget`` is in rounds of all runs together (200), minutes ("30m") or megabytes ("500MB");
+    without one it takes about half of what all methods to the end would. The finalists are trained
+    with so many ``seeds``, on the same split, on top of the budget. Repeated, it goes on where it
+    stopped. The other arguments are those of :func:`fedskew.compare`.
+
+    >>> import tempfile
+    >>> quick = {"model": "logistic", "train": {"rounds": 2}, "federation": {"samples": 300}}
+    >>> found = recommend(quick, methods=["fedavg", "ditto"], out=tempfile.mkdtemp())
+    >>> found.answer in ("federate", "stay alone", "cannot tell"), found.alone
+    (True, 'local')
+    """
+    methods = _kept(methods)
+    typed(methods)
+    at_least("seeds", seeds, 1)
+    limit = None if budget is None else Budget.of(budget)
+    base = _on(config or {}, federation, model)
+    _check_crew(base, jobs > 1)
+    directory = None if data_dir is None else Path(data_dir)
+    with hands(None, jobs, tell) as (backend, crew):
+        given = None if federation is None else scaled_targets(federation)
+        runner = Runner(
+            Path(out) / "runs", directory, watch, tell, None, backend, crew, given, grows=True
+        )
+        entered = field_of(runner, base, methods)
+        found = bake_off(runner, entered, limit, Path(out), tell or (lambda _: None))
+        result = recommended(runner, entered, found, seeds)
+    write_recommendation(Path(out), result)
+    return result
+
+
+def _check_crew(base: Config, others: bool) -> None:
+    """Refuse to send an object of this process to others."""
+    if others and MODELS.find(base.model.name).handed_over:
+        raise ConfigError(
+            f"model {base.model.name!r} is an object of this process, but jobs and workers are "
+            "others: write a factory into a file and name it 'module:factory'."
+        )
 
 
 def _on(config: Config | Mapping[str, Any], federation: Federation | None, model: Any) -> Config:

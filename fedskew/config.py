@@ -37,7 +37,7 @@ ColumnKind = Literal["number", "category", "hash", "boolean", "date", "text", "c
 ADDED: dict[str, dict[str, Any]] = {
     "federation": {"task": "auto", "positive": None, "label": None, "columns": None},
     "train": {"loss": {"name": "squared"}, "augment": []},
-    "evaluate": {"metric": None},
+    "evaluate": {"metric": None, "keep": None},
 }
 """By section, settings that runs had names without, with their defaults."""
 ALTERNATIVE = re.compile(r"(int|float|str)$|\w+[\[(-]")
@@ -217,6 +217,12 @@ class EvaluateSection(Section):
         "'balanced_accuracy', 'macro_f1', 'auroc', 'auprc', 'log_loss', 'brier', 'ece', 'rmse', "
         "'mae', 'r2', 'pinball@0.9', 'loss' and more (docs/how-to/metrics.md); none: as the method "
         "and what is learned suggest",
+    )
+    keep: Literal["best"] | None = Field(
+        None,
+        description="'best': each client keeps what serves it best of its own model trained alone, "
+        "the method's, the same fine-tuned, and means of their answers; clients also train alone "
+        "for it (docs/how-to/keep.md)",
     )
     every: Positive = 1
     fine_tune_epochs: Annotated[int, Field(ge=0)] = Field(

@@ -12,10 +12,11 @@ import fedskew
 PUBLIC = {
     "Adapt", "Aggregator", "Augmentation", "Begin", "Begun", "Card", "Client", "Comparison",
     "Config", "ConfigError", "Correction", "DataError", "Erm", "Federation", "FedskewError",
-    "Finding", "Knob", "Loss", "Objective", "Packing", "Phase", "Problem", "Recipe", "ReducesTo",
+    "Finding", "Knob", "Loss", "Objective", "Packing", "Phase", "Problem", "Recipe",
+    "Recommendation", "ReducesTo",
     "Report", "Reported", "Run", "RunError", "Step", "Weighting", "adapt", "but", "compare",
-    "diagnose", "federation_from", "generate", "load_config", "load_run", "make_config",
-    "make_federation", "method", "only", "predict", "run",
+    "diagnose", "federation_from", "generate", "keep", "load_config", "load_run", "make_config",
+    "make_federation", "method", "only", "predict", "recommend", "run",
 }  # fmt: skip
 
 

@@ -23,9 +23,11 @@ from fedskew.cli.compare import compare
 from fedskew.cli.data import data
 from fedskew.cli.diagnose import diagnose, summarise
 from fedskew.cli.export import export
+from fedskew.cli.keep import keep
 from fedskew.cli.lists import list_
 from fedskew.cli.many_values import ManyValues
 from fedskew.cli.monitor import monitor
+from fedskew.cli.recommend import recommend
 from fedskew.cli.reproduce import reproduce
 from fedskew.cli.run import run, show
 from fedskew.cli.server import server
@@ -76,9 +78,11 @@ def _options(
 app.command()(run)
 app.command(cls=ManyValues)(compare)
 app.command()(diagnose)
+app.command(cls=ManyValues)(recommend)
 app.command()(summarise)
 app.command(name="list")(list_)
 app.command()(show)
+app.command()(keep)
 app.command()(reproduce)
 for command in (deploy.adapt, deploy.predict, deploy.generate, export, deploy.drift):
     app.command()(command)

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from fedskew.errors import ConfigError
 
-MANY = ("--objectives", "--aggregators", "--tune")
+MANY = ("--objectives", "--aggregators", "--tune", "--methods")
 BARE = {"--tune": "all"}
 """What such an option stands for that has no value."""
 

@@ -50,6 +50,7 @@ def run(
     asked for more rounds, it continues from those it has.
     """
     from fedskew.comparisons.runner import Runner
+    from fedskew.diagnosis.keep import alone_config, keep_after
     from fedskew.errors import ConfigError
     from fedskew.runs.identity import resolve
     from fedskew.runs.workers import carried_by
@@ -71,8 +72,9 @@ def run(
     settings = resolve(given)
     with watching(settings) as watch, carried_by(workers, watch.tell, presum) as backend:
         runner = Runner(out, data_dir, watch, watch.tell, draw_run, backend)
-        runner.total = 1
+        runner.total = 1 if alone_config(settings) is None else 2
         done = runner.run(settings)
+        keep_after(done, settings, runner.run, watch.tell)
     return typer.echo(run_summary(done))
 
 

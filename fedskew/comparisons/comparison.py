@@ -82,7 +82,7 @@ def run_comparison(
         raise RunStopped(f"no method finished with every seed; {name}: {reason}")
     crossed = {name: pair for name, pair in crossed.items() if name in runs}
     without = _leave_out(runner, configs, list(crossed), leave_out) if crossed else {}
-    roles = {name: _role(chosen[name]) for name in runs}
+    roles = {name: role(chosen[name]) for name in runs}
     return Compared(tuple(configs), runs, roles, crossed, without, dict(runner.stopped), tuned)
 
 
@@ -97,7 +97,7 @@ def _chosen(
     if not given:
         raise ConfigError("compare needs at least one method, or objectives.")
     if references:
-        given += _references(given[0]).values()
+        given += references_of(given[0]).values()
     chosen: dict[str, Named] = {}
     for method in given:
         find(method.name).recipe(**method.knobs)
@@ -105,7 +105,7 @@ def _chosen(
     return chosen
 
 
-def _references(beside: Named) -> dict[str, Named]:
+def references_of(beside: Named) -> dict[str | None, Named]:
     """By role, the references with the same objective as ``beside``: alone, and on pooled data."""
     objective = find(beside.name).recipe(**beside.knobs).objective
     return {
@@ -115,9 +115,9 @@ def _references(beside: Named) -> dict[str, Named]:
     }
 
 
-def _role(method: Named) -> str | None:
+def role(method: Named) -> str | None:
     """Which reference a method is, if it is one."""
-    roles = {label(known): role for role, known in _references(method).items()}
+    roles = {label(known): role for role, known in references_of(method).items()}
     return roles.get(label(method))
 
 

@@ -32,7 +32,8 @@ class Order:
     """A run to carry out, on data that were put where its process finds them.
 
     ``fingerprint`` is of the data and ``sha256`` of the run's identity, as whoever orders it knows
-    them. ``may_fail`` is for clients whose own code raises, ``draw`` draws the finished run.
+    them. ``may_fail`` is for clients whose own code raises, ``draw`` draws the finished run,
+    ``grows`` says that it is made longer on purpose.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Order:
     out: Path
     may_fail: bool = False
     draw: Draw | None = None
+    grows: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class Bench:
         backend = on_data(config, lambda: federation)
         try:
             with clients_may_fail(order.may_fail):
-                done = carry_out(identity, backend, order.out, watch, tell=say)
+                done = carry_out(identity, backend, order.out, watch, tell=say, grows=order.grows)
         except RunStopped as error:
             return error
         if order.draw is not None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedskew.comparisons.per_sample import Answered, Differences, answered, differences
 from fedskew.comparisons.statistics import Interval, estimate, interval, paired, welch_freedom
-from fedskew.federate.metrics import plain_mean, summarise
+from fedskew.federate.metrics import MAIN, plain_mean, summarise
 from fedskew.parts.measures import Floats
 from fedskew.parts.metrics import is_share
 from fedskew.runs.experiment import Run
@@ -105,16 +105,16 @@ class Against:
         return min(losers, key=lambda client: client.gain.mean, default=None)
 
 
-def side_of(run: Run, metric: str) -> Side:
-    """What a finished run's clients scored."""
+def side_of(run: Run, metric: str, adapted: str = "none") -> Side:
+    """What a finished run's clients scored with models as trained, or as ``adapted``."""
     result = run.result
-    rows = run.results.as_trained.where(
-        round=result["selected_round"], model=result["primary_model"], on="seen", split="test",
-        metric=metric,
+    rows = run.results.rows.where(
+        stage=MAIN, round=result["selected_round"], model=result["primary_model"], on="seen",
+        adapted=adapted, split="test", metric=metric,
     )  # fmt: skip
     samples = dict(zip(rows.texts("client"), rows.n.tolist(), strict=True))
     data = str(run.results.settings.get("data", ""))
-    return Side(result["seed"], data, rows.by_client(), samples, answered(run, metric))
+    return Side(result["seed"], data, rows.by_client(), samples, answered(run, metric, adapted))
 
 
 def against_alone(
@@ -190,10 +190,35 @@ def mean_gain(
         return over_seeds
     seeds, parts = over_seeds.n, len(known) * len(tables)
     of_seeds = over_seeds.std**2 / seeds
-    of_each = [float(t.mean(axis=0).var(ddof=1)) / t.shape[1] / parts for t in known]
+    of_samples, freedom = _of_samples(known, parts)
     both = sum(map(_of_both, known)) / parts
-    freedom = welch_freedom(zip(of_each, (table.shape[1] - 1 for table in known), strict=True))
-    return _with_seeds(over_seeds.mean, of_seeds, seeds, sum(of_each), freedom, both)
+    return _with_seeds(over_seeds.mean, of_seeds, seeds, of_samples, freedom, both)
+
+
+def gain_of_models(ours: Side, other: Side, higher: bool) -> Interval:
+    """The mean gain over clients of models as they are: those of one seed, not of any training.
+
+    Clients and models are given, so what varies is which samples of each client were tested. The
+    interval has no ends where answers are not known one by one.
+    """
+    names = [name for name in ours.scores if name in other.scores]
+    means = [summarise([side.scores[name] for name in names]).mean for side in (ours, other)]
+    mean = means[0] - means[1] if higher else means[1] - means[0]
+    tables = [tables_of([_differences(ours, other, name, higher)]) for name in names]
+    known = [table for table in tables if table is not None]
+    if not known or len(known) < len(tables):
+        return Interval(mean, math.nan, math.nan, 1)
+    return estimate(mean, *_of_samples(known, len(known) ** 2))
+
+
+def _of_samples(tables: Sequence[Floats], parts: int) -> tuple[float, float]:
+    """The variance that chance in test samples gives a mean over clients, and its freedom.
+
+    ``parts`` divides the sum of the clients' own variances.
+    """
+    of_each = [float(t.mean(axis=0).var(ddof=1)) / t.shape[1] / parts for t in tables]
+    freedom = welch_freedom(zip(of_each, (table.shape[1] - 1 for table in tables), strict=True))
+    return sum(of_each), freedom
 
 
 def client_interval(gains: Sequence[float], rows: Floats | None, counted: bool) -> Interval:

@@ -57,8 +57,11 @@ class Differences:
     counted: bool
 
 
-def answered(run: Run, metric: str) -> dict[str, Answered]:
-    """By seen client, the answers of the selected round; nothing where they are not stored."""
+def answered(run: Run, metric: str, adapted: str = "none") -> dict[str, Answered]:
+    """By seen client, the answers of the selected round; nothing where they are not stored.
+
+    Those of models as trained, or ``adapted`` in the way of this name.
+    """
     known = find_metric(metric)
     if known is None or not all((run.path / name).is_file() for name in (PREDICTIONS, FILE)):
         return {}
@@ -67,7 +70,7 @@ def answered(run: Run, metric: str) -> dict[str, Answered]:
     said = stored["predicted"] if problem.kind == "regression" else probabilities(stored)
     if said is None or problem.kind not in known.of:
         return {}
-    mine = (stored["split"] == "test") & (stored["on"] == "seen") & (stored["adapted"] == "none")
+    mine = (stored["split"] == "test") & (stored["on"] == "seen") & (stored["adapted"] == adapted)
     positive = problem.positive_place(prepared.class_names) if problem.kind == "binary" else None
     of_all = Answers(stored["label"][mine], said[mine].astype(np.float64), positive)
     judge = known.right.get(problem.kind)

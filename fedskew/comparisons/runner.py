@@ -114,7 +114,8 @@ class Runner:
 
     ``backend`` makes who carries tasks to the clients of each run; with a ``crew`` runs that are
     attempted together are carried out at the same time, by its processes. All runs are on the
-    federation that is ``given``, if there is one.
+    federation that is ``given``, if there is one. ``grows`` says that runs are made longer on
+    purpose, of which nobody need be told.
     """
 
     def __init__(
@@ -127,9 +128,10 @@ class Runner:
         backend: MakeBackend = local_backend,
         crew: Crew | None = None,
         given: Federation | None = None,
+        grows: bool = False,
     ) -> None:
         self.out, self.watch, self.tell, self.draw = out, watch, tell, draw
-        self.backend, self.crew = backend, crew
+        self.backend, self.crew, self.grows = backend, crew, grows
         self.position = self.total = 0
         self.stopped: dict[str, str] = {}
         """By name, why runs stopped that were attempted."""
@@ -157,6 +159,7 @@ class Runner:
             self.out,
             self.watch,
             tell=self.tell,
+            grows=self.grows,
         )
         if wanted.draw and self.draw and not elsewhere:
             self.draw(done, lambda: self._data.federation(config))
@@ -206,6 +209,7 @@ class Runner:
             self.out,
             may_clients_fail(),
             self.draw if wanted.draw else None,
+            self.grows,
         )
 
     def in_common(self, config: Config) -> set[str]:
@@ -219,6 +223,10 @@ class Runner:
         """Whether there is nothing left to run."""
         return self._folder(config).has_finished(self._data.identity(config))
 
+    def finished(self, config: Config) -> Run | None:
+        """The run, if there is nothing left to run."""
+        return self._known(Run(self._folder(config).path)) if self.has_finished(config) else None
+
     def has_begun(self, config: Config) -> bool:
         """Whether a round of it may be on disk."""
         return (self._folder(config).path / CONFIG).is_file()
@@ -226,6 +234,10 @@ class Runner:
     def identity(self, config: Config) -> Identity:
         """What decides a run's numbers, its data included, which are read for it."""
         return self._data.identity(config)
+
+    def federation(self, config: Config) -> Federation:
+        """The data of a config, read once for all runs on them."""
+        return self._data.federation(config)
 
     def check(self, configs: Iterable[Config]) -> None:
         """Refuse configs that cannot work, before anything runs."""

@@ -29,6 +29,8 @@ Floats = NDArray[np.float64]
 Ends = tuple[tuple[float, ...], tuple[float, ...]]
 SPLITS = ("train", "validation", "test", "environment")
 """What a client's rows are for; the last are of an environment held out of the other three."""
+KEEPING = "keeping"
+"""Rows taken out of validation, of runs that ask for it: see :mod:`fedskew.data.keeping`."""
 
 
 def _no_samples() -> Indices:
@@ -39,7 +41,8 @@ def _no_samples() -> Indices:
 class Client:
     """One participant: which rows of the federation's storage it holds, split three ways.
 
-    ``environment`` are rows of an environment that is held out of all three, to choose models by.
+    ``environment`` are rows of an environment that is held out of all three, to choose models by;
+    ``keeping`` those by which a client chooses what it keeps at the end, and nobody before.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Client:
     validation: Indices = field(default_factory=_no_samples)
     test: Indices = field(default_factory=_no_samples)
     environment: Indices = field(default_factory=_no_samples)
+    keeping: Indices = field(default_factory=_no_samples)
 
     def split(self, name: str) -> Indices:
         found: Indices = getattr(self, name)
@@ -55,7 +59,8 @@ class Client:
 
 def all_rows(client: Client) -> Indices:
     """What a client holds in any split, each row once, in order."""
-    return np.unique(np.concatenate([client.train, client.validation, client.test]))
+    held = (client.train, client.validation, client.test, client.keeping)
+    return np.unique(np.concatenate(held))
 
 
 def training_rows(clients: Sequence[Client]) -> list[Indices]:
@@ -150,7 +155,7 @@ class Federation:
         is_public = np.zeros(len(self.y), dtype=bool)
         is_public[self.public] = True
         for client in (*self.clients, *self.unseen):
-            for rows in map(client.split, SPLITS):
+            for rows in map(client.split, (*SPLITS, KEEPING)):
                 self._check_rows(f"client {client.name!r}", rows)
                 if is_public[rows].any():
                     row = int(rows[is_public[rows]][0])
@@ -195,7 +200,7 @@ class Federation:
         if self.environment is None:
             return 1
         clients = self.by_name.values()
-        held = [rows for c in clients for rows in (c.train, c.validation, c.test)]
+        held = [all_rows(client) for client in clients]
         return int(self.environment[np.concatenate(held)].max()) + 1
 
     def class_counts(self, split: str = "train") -> NDArray[np.int64]:

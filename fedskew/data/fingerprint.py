@@ -13,7 +13,7 @@ from torch import Tensor
 from fedskew.data.federation import Client, Federation
 from fedskew.problem import Problem
 
-HELD_OUT = "environment"
+HELD_OUT = ("environment", "keeping")
 """Rows of clients that count only where there are some: the first run folders knew of none."""
 
 TOLD = ("scales", "ranges", "stored", "profile")
@@ -51,7 +51,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
                 continue  # the samples tell them
             if field.name in ("vocabulary", "text") and not inner:
                 continue  # as it was before there were any
-            if field.name == HELD_OUT and isinstance(value, Client) and not len(inner):
+            if field.name in HELD_OUT and isinstance(value, Client) and not len(inner):
                 continue
             yield from _leaves(inner, f"{path}.{field.name}")
     elif isinstance(value, tuple):

@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from fedskew.deploy.kept import open_kept
 from fedskew.deploy.model import Deployed, finished_run, open_model
 from fedskew.deploy.prediction import Prediction
 from fedskew.deploy.samples import prepared, read_samples
@@ -33,19 +34,20 @@ def predict(
 ) -> Prediction:
     """The answer for every sample, its probability, and whether to ask for a label instead.
 
-    ``model`` is the folder of a run (its global model, or that of ``client``), of an adapted or of
-    an exported model. ``x`` is in the shape and scale of the dataset as stored: an array, a data
-    frame, or a file or folder of samples. The columns of a table are found by name, wherever they
-    stand; labels are in the column ``label`` (none: the run's own), ids in ``id_column``, and all
-    others are carried along. With the true labels ``y`` the answers are scored. Below
-    ``threshold`` one should ask; if none is given, it is the one saved with an adapted model, or
-    the smallest that reached ``accuracy`` on validation data.
+    ``model`` is the folder of a run (its global model, or what ``client`` keeps, else its own), of
+    an adapted or of an exported model. ``x`` is in the shape and scale of the dataset as stored: an
+    array, a data frame, or a file or folder of samples. The columns of a table are found by name,
+    wherever they stand; labels are in the column ``label`` (none: the run's own), ids in
+    ``id_column``, and all others are carried along. With the true labels ``y`` the answers are
+    scored. Below ``threshold`` one should ask; if none is given, it is the one saved with an
+    adapted model, or the smallest that reached ``accuracy`` on validation data.
     """
     for name, share in (("threshold", threshold), ("accuracy", accuracy)):
         if share is not None:
             check_share(name, share)
     directory = None if data_dir is None else Path(data_dir)
-    deployed = open_model(model, client, directory, allow_code=allow_code)
+    kept = None if client is None else open_kept(model, client, accuracy, directory, allow_code)
+    deployed = kept or open_model(model, client, directory, allow_code=allow_code)
     preparation = deployed.preparation
     problem = preparation.problem
     if problem.kind == "regression" and (proba or threshold is not None):
@@ -72,6 +74,7 @@ def predict(
         stored.carried,
         unlike(profile, columns) if profile is not None else (),
         proba,
+        "" if kept is None else f"{client} keeps {kept.about['kept']} (fedskew keep)",
     )
 
 

@@ -50,6 +50,8 @@ class Prediction:
     carried: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     unlike: Sequence[tuple[str, ...]] = ()
     proba: bool = False
+    kept: str = ""
+    """Which model of a client answered, where it could choose."""
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -193,7 +195,7 @@ class Prediction:
         return "\n".join([*text, "", *self._summary()])
 
     def _summary(self) -> list[str]:
-        text = []
+        text = [f"model:     {self.kept}"] if self.kept else []
         if not self.is_number:
             asked = int(self.ask.sum())
             text += [

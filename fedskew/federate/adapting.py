@@ -47,6 +47,15 @@ def adapted(holdings: Holdings, adaptations: Sequence[Adaptation]) -> list[Tenso
     return _through(holdings, adaptations, given, epochs)
 
 
+def adapted_folder(label: str) -> str:
+    """Under which name models that adapted are saved, beside "last" and "selected".
+
+    >>> adapted_folder("fine-tuned 5")
+    'fine-tuned-5'
+    """
+    return label.replace(" ", "-")
+
+
 def _rows(holdings: Holdings, adaptation: Adaptation) -> Indices:
     rows = holdings.clients[adaptation.client].train
     count = adaptation.how.shots

@@ -6,7 +6,7 @@ from torch import nn
 
 from fedskew.config import Config
 from fedskew.errors import ConfigError
-from fedskew.federate.plan import Plan
+from fedskew.federate.plan import Plan, trained_in
 from fedskew.federate.recipe import Recipe, Stage
 from fedskew.federate.roster import Roster
 from fedskew.models import OnePiece
@@ -33,6 +33,13 @@ def check_parts(method: str, name: str, module: nn.Module, recipe: Recipe) -> No
             f"method {method!r} needs a model with {wanted}, which "
             f"{name!r} is not: choose from {', '.join(fitting)}."
         )
+
+
+def check_trains(module: nn.Module, recipe: Recipe) -> None:
+    """Refuse a model in which a phase finds nothing to train."""
+    parameters = frozenset(name for name, _ in module.named_parameters())
+    for phase in recipe.trains:
+        trained_in(module, parameters, phase)
 
 
 def check_problem(config: Config, stage: Stage, roster: Roster) -> None:
@@ -114,3 +121,12 @@ def check_shots(plan: Plan, roster: Roster) -> None:
                 f"evaluate.shots asks for {adapt.shots} samples{per}, but no client has more than "
                 f"{most}{of}."
             )
+
+
+def check_keep(config: Config, recipe: Recipe) -> None:
+    """Refuse to have clients choose among models that give no answers."""
+    if config.evaluate.keep is not None and recipe.objective.primary:
+        raise ConfigError(
+            "evaluate.keep compares answers of models, but method "
+            f"{config.method.name!r} gives none: leave it out."
+        )

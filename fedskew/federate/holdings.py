@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.data.federation import SPLITS, Client, Federation
+from fedskew.data.federation import KEEPING, SPLITS, Client, Federation
 from fedskew.engine.dropout import dropout_key, may_drop
 from fedskew.engine.evaluate import Question, Scoring, evaluate, trains_batch_statistics
 from fedskew.engine.graph import Graphs, Step
@@ -38,9 +38,10 @@ def roster_of(federation: Federation) -> Roster:
 
     def member(client: Client, seen: bool, environments: Sequence[int]) -> Member:
         counts = federation.counted(client.train).tolist() if classifies else ()
+        splits = (*SPLITS, KEEPING) if len(client.keeping) else SPLITS
         return Member(
             client.name,
-            {split: len(client.split(split)) for split in SPLITS},
+            {split: len(client.split(split)) for split in splits},
             tuple(counts),
             tuple(environments),
             seen,

@@ -21,7 +21,8 @@ class Row:
 
     ``model`` is "global" or "personal"; ``on`` is "seen", "unseen" or "central"; ``adapted`` is
     "none", "fine-tuned n" or "k-shot n"; ``split`` is "validation", "test", "environment" (what a
-    client has of an environment nobody trains on) or "server" (what the server measured itself).
+    client has of an environment nobody trains on), "keeping" (what a client chooses by what it
+    keeps) or "server" (what the server measured itself).
     """
 
     stage: str

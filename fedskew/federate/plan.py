@@ -137,12 +137,17 @@ class Plan:
 
     def trained_by(self, phase: Phase) -> frozenset[str]:
         """The parameters that are trained in a phase."""
-        trained = phase.trains.names(self.module) & self.parameters
-        if not trained:
-            part = " and ".join(phase.trains.only) or "what is left of it"
-            raise ConfigError(f"the model has no parameters to train in its {part}.")
-        return trained
+        return trained_in(self.module, self.parameters, phase)
 
     def label(self, round_number: int) -> str:
         """The name of the private state a round leaves at clients."""
         return f"{self.stage}-{round_number:06d}"
+
+
+def trained_in(module: nn.Module, parameters: frozenset[str], phase: Phase) -> frozenset[str]:
+    """Which of a model's parameters a phase trains; a model where it trains none is refused."""
+    trained = phase.trains.names(module) & parameters
+    if not trained:
+        part = " and ".join(phase.trains.only) or "what is left of it"
+        raise ConfigError(f"the model has no parameters to train in its {part}.")
+    return trained

@@ -14,11 +14,13 @@ from fedskew.engine.optim import Optimiser
 from fedskew.errors import ConfigError
 from fedskew.federate.checks import (
     check_classes,
+    check_keep,
     check_metric,
     check_numbers,
     check_parts,
     check_problem,
     check_shots,
+    check_trains,
 )
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.plan import Plan, Settings
@@ -117,9 +119,11 @@ def checked_model(config: Config, roster: Roster, stage: Stage) -> Named:
     chosen = Named(name=chosen.name, **knobs)
     module = _model(config, chosen, roster.sample_shape, roster.outputs, stage)
     check_parts(config.method.name, chosen.name, module, stage.recipe)
+    check_trains(module, stage.recipe)
     check_classes(config.method.name, stage.recipe, roster)
     if stage.name == MAIN:
         check_metric(config, stage.recipe, roster.problem)
+        check_keep(config, stage.recipe)
     module = with_stream_dropout(module)
     train = _train_section(config, stage)
     check_augmentations(train.augment, roster.name, roster.sample_shape)

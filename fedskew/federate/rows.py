@@ -45,6 +45,8 @@ def score_tasks(
         splits = ("validation", "test") if both else ("test",)
         if member.sizes.get("environment") and not last:
             splits = (*splits, "environment")
+        if member.sizes.get("keeping") and last:
+            splits = (*splits, "keeping")
         for adapt in adapts:
             for model in kinds:
                 sent = state.shared if model == "global" else state.sent_to(member.name)

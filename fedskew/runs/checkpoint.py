@@ -240,7 +240,8 @@ class Checkpoint:
 
     def _name(self, file: str | Path) -> str:
         """A file's path in the run folder; one that is only named stands in ``checkpoint/``."""
-        return (self.folder / file).relative_to(self.run).as_posix()
+        path = file if isinstance(file, Path) else self.folder / file
+        return path.relative_to(self.run).as_posix()
 
     def sweep(self) -> None:
         """Remove states that no complete round refers to."""

@@ -22,6 +22,7 @@ from fedskew.data.environments import (
 )
 from fedskew.data.example_data import EXAMPLE_DATA
 from fedskew.data.federation import Federation
+from fedskew.data.keeping import with_keeping
 from fedskew.data.own import FILE_KNOBS, check_learnable, load_function, load_own
 from fedskew.data.presets import PRESETS
 from fedskew.data.scaling import scaled_targets, standardised
@@ -241,6 +242,8 @@ def on_data(
         save_inputs(folder.path, config, federation)
         if skipped := federation.remarks.skipped:
             write_atomically(folder.path / SKIPPED, ("\n".join(skipped) + "\n").encode())
+        if config.evaluate.keep is not None:
+            federation = with_keeping(federation, config.split_seed)
         return backend(whole_where_small(federation, config.train.batch_size), folder)
 
     return made
@@ -253,10 +256,12 @@ def carry_out(
     watch: Watch | None = None,
     *,
     tell: Tell | None = None,
+    grows: bool = False,
 ) -> Run:
     """Run what an identity says, or finish it, or return it if it is finished already.
 
-    ``backend`` makes who carries asks to clients, and is called only if anybody is asked.
+    ``backend`` makes who carries asks to clients, and is called only if anybody is asked. That a
+    shorter run goes on is told, unless it ``grows`` on purpose.
     """
     tell = tell or _warn
     folder = RunFolder.of(identity, out)
@@ -269,7 +274,8 @@ def carry_out(
     begun = folder.holds(identity)
     if begun and folder.has_finished(identity):
         return Run(folder.path)
-    if sentence := why_going_on(identity, folder) if begun else why_anew(identity, out):
+    sentence = why_going_on(identity, folder) if begun else why_anew(identity, out)
+    if sentence and not (begun and grows):
         tell(sentence)
     with folder.opened(identity), one_order():
         if sentence := folder.checkpoint.why_other_bits():

@@ -18,6 +18,7 @@ from fedskew.federate.metrics import MAIN, Row
 from fedskew.federate.progress import Progress, RoundRecord
 from fedskew.federate.rounds import keeps_matrices_in_turn
 from fedskew.runs.checkpoint import MATRICES, Checkpoint
+from fedskew.runs.kept import KEPT
 from fedskew.runs.logs import Extent, Log
 from fedskew.runs.results import CONFIG, METRICS, MODELS, RESULT, ROUNDS, TIMING, recorded
 from fedskew.store import (
@@ -47,6 +48,7 @@ class RunFolder:
     ``matrices/``         numbers about pairs of clients, one CSV per kind and chosen round
     ``stages.json``       finished stages other runs may take over, and all that decided them
     ``result.json``       the summary; its presence means the run is finished
+    ``kept.json``         what each client keeps, where that was decided
     ``skipped.txt``       files of the data that could not be read, where there were any
     ``sample_weights.npz`` every training sample's weight, where a method weighs samples
     ``preparation.json``  how samples as stored become those that models take
@@ -103,6 +105,7 @@ class RunFolder:
             if not self.holds(identity) or self.rounds != identity.config.train.rounds:
                 # In this order: a folder with a summary has all rounds its config asks for.
                 (self.path / RESULT).unlink(missing_ok=True)
+                (self.path / KEPT).unlink(missing_ok=True)
                 shutil.rmtree(self.path / "figures", ignore_errors=True)
                 write_sealed(self.path / CONFIG, identity.recorded())
             self._forget_out_of_turn(identity.config)

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError
 
 import fedskew
-from fedskew.config import Config, FederationSection, Named, TrainSection
+from fedskew.config import Config, EvaluateSection, FederationSection, Named, TrainSection
 from fedskew.data.datasets import DATASETS
 from fedskew.data.environments import ENVIRONMENTS
 from fedskew.data.features import SETTINGS
@@ -50,6 +50,8 @@ The version of the package does not count, so an update that changes no number k
 LABEL = FILE_KNOBS["label"].default
 ADDED = ("skip", "vocabulary", "length", "signals")
 """Options of a user's own files that runs had names without: their defaults are not written."""
+KEEP_EPOCHS = 5
+"""Of fine-tuning where clients keep what serves them best, unless the method or user says."""
 SCALED_BY_CLIENTS = 2
 """The first version whose clients standardise by their training rows. Before, all rows outside the
 published test split counted: those of unseen clients and, without such a split, of tests."""
@@ -115,6 +117,7 @@ def resolve(config: Config) -> Config:
             "model": _with_defaults(config.model, MODELS),
             "federation": _resolved_federation(spelled_out(config.federation)),
             "train": _resolved_train(config.train),
+            "evaluate": _resolved_evaluate(config),
         }
     )
 
@@ -163,6 +166,15 @@ def _resolved_train(section: TrainSection) -> TrainSection:
     named = [_with_defaults(each, AUGMENTATIONS) for each in section.augment]
     loss = _with_defaults(section.loss, LOSSES)
     return section.model_copy(update={"loss": loss, "augment": named})
+
+
+def _resolved_evaluate(config: Config) -> EvaluateSection:
+    """With epochs of fine-tuning where clients may keep a fine-tuned model and nobody says any."""
+    section, own = config.evaluate, find(config.method.name).recipe(**config.method.knobs).adapts
+    said = section.fine_tune_epochs or (own and own.phases[-1].epochs)
+    if section.keep is None or said:
+        return section
+    return section.model_copy(update={"fine_tune_epochs": KEEP_EPOCHS})
 
 
 def _with_defaults(chosen: Named, known: Registry[Any]) -> Named:

@@ -11,6 +11,7 @@ from fedskew.errors import ConfigError, RunError, unknown
 from fedskew.federate.metrics import MAIN
 from fedskew.federate.own_models import NAMES, OWN, own_models
 from fedskew.federate.progress import RoundRecord
+from fedskew.runs.kept import Kept, read_kept
 from fedskew.runs.logs import Extent, extents
 from fedskew.runs.rows import Rows, read_lines, read_rows
 from fedskew.runs.summary import checked_summary
@@ -84,6 +85,11 @@ class Results:
         if not self.is_finished:
             raise RunError(f"{self.path} is not a finished run; repeat its command to finish it.")
         return checked_summary(self.path / RESULT, read_sealed(self.path / RESULT))
+
+    @property
+    def kept(self) -> Kept | None:
+        """What each client keeps of a finished run, if that was decided."""
+        return read_kept(self.path) if self.is_finished else None
 
     def model_file(self, round: str, client: str | None = None) -> Path:
         """The file of the global model or of a client's own; a damaged one is refused.

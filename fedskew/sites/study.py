@@ -41,6 +41,11 @@ def study_config(config: Config) -> Config:
             f"federation.{given[0]} divides or changes data, but sites bring theirs as they are: "
             "leave it out."
         )
+    if config.evaluate.keep is not None:
+        raise ConfigError(
+            "evaluate.keep compares models sample by sample in one place, but answers of sites "
+            "stay there: leave it out."
+        )
     changes = {"dataset": SITES, "partition": Named(name="owner"), "clients": None}
     updates: dict[str, Any] = {"federation": section.model_copy(update=changes)}
     if config.secure is not None:

@@ -21,6 +21,7 @@ from fedskew.parts.metrics import rises
 from fedskew.runs.experiment import Run
 from fedskew.runs.findings import lines_of
 from fedskew.runs.results import Results
+from fedskew.views.kept import kept_lines
 from fedskew.views.metrics import metric_lines
 
 MOST_FAILURES = 10
@@ -101,6 +102,7 @@ def run_summary(run: Run) -> str:
     if results.is_finished:
         lines += ["", *_scores(result), *_judged(result), *_found_by_the_server(results)]
         lines += metric_lines(result)
+        lines += ["", *kept_lines(results.kept)] if results.kept else []
         lines += _how_far(records)
         lines += lines_of(config, result)
         lines += [f"note: {note.splitlines()[0]}" for note in result["notes"]]

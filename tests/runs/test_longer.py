@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file
+from same_run import assert_same_run
 
 import fedskew
-from fedskew.runs.experiment import Run
 
 SETTINGS: dict[str, Any] = {
     "federation": {"samples": 300, "clients": 5, "unseen": 1},
@@ -20,40 +18,9 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-TIMED = ("result.json", "checkpoint.json")
-"""Files that also tell the time, how many digits it has, or its hash."""
-OF_TIME = ("seconds", "timing.jsonl", "sha256")
-
-
 def settings(rounds: int, method: Any, evaluate: dict[str, Any], **train: Any) -> dict[str, Any]:
     sections = {"train": {**SETTINGS["train"], "rounds": rounds, **train}, "evaluate": evaluate}
     return {**SETTINGS, "method": method, **sections}
-
-
-def untimed(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in OF_TIME}
-
-
-def assert_same_run(ours: Run, theirs: Run) -> None:
-    """To the byte, but for the time; files that only one has are told by name."""
-
-    def files(run: Run) -> dict[str, bytes]:
-        paths = [p for p in run.path.rglob("*") if p.is_file() and not p.name.startswith(".")]
-        return {str(p.relative_to(run.path)): p.read_bytes() for p in paths}
-
-    one, other = files(ours), files(theirs)
-    assert sorted(one) == sorted(other)
-    for name in one:
-        if name in ("timing.jsonl", *TIMED) or name.endswith((".png", ".npz")):
-            continue
-        assert one[name] == other[name], name
-    for name in TIMED:
-        mine, its = (json.loads(found[name], object_hook=untimed) for found in (one, other))
-        assert json.dumps(mine, indent=1) == json.dumps(its, indent=1)
-    for name in (n for n in one if n.endswith(".npz")):
-        with np.load(ours.path / name) as mine, np.load(theirs.path / name) as its:
-            for key in its.files:
-                np.testing.assert_array_equal(mine[key], its[key])
 
 
 FEDDISK = {"name": "feddisk", "density_rounds": 2, "local_epochs": 2}
@@ -81,6 +48,18 @@ def test_a_longer_run_is_the_same_whether_it_was_asked_for_at_once_or_later(
     at_once = fedskew.run(settings(5, method, evaluate, **train), out=tmp_path / "at once")
     assert later.path == short.path
     assert_same_run(later, at_once)
+
+
+def test_a_run_in_a_relative_folder_goes_on_with_its_matrices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the command line has it: ``runs`` below where it was started."""
+    monkeypatch.chdir(tmp_path)
+    fedskew.run(settings(2, "fedshibu", {}), out="runs", draw=False)
+    with pytest.warns(UserWarning, match="going on"):
+        longer = fedskew.run(settings(3, "fedshibu", {}), out="runs", draw=False)
+    at_once = fedskew.run(settings(3, "fedshibu", {}), out=tmp_path / "at once", draw=False)
+    assert_same_run(longer, at_once)
 
 
 def test_patience_that_is_used_up_ends_a_run_that_went_on(tmp_path: Path) -> None:

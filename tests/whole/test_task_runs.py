@@ -84,7 +84,11 @@ def test_the_loss_of_numbers_is_part_of_a_runs_name_only_where_it_is_chosen(tmp_
             "quantile of loss 'pinball' must be a number above 0 and below 1, not 1.5",
         ),
         (WORDS, {"train": {"loss": "huber"}}, "train.loss = 'huber' is the loss of a target that"),
-        (FRACTIONS, {"federation": {"positive": "ill"}}, "federation.positive names a class, but"),
+        (
+            FRACTIONS,
+            {"federation": {"positive": "ill"}},
+            "federation.positive is for two classes, but",
+        ),
         (FRACTIONS, {"federation": {"features": {"top": 2}}}, "top of federation.features needs"),
         (
             FRACTIONS,

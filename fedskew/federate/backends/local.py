@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedskew.data.federation import Federation
+from fedskew.data.federation import KEEPING, Federation
+from fedskew.federate.adapting import adapted_folder
 from fedskew.federate.client import Outcome, describe_clients, train_clients
 from fedskew.federate.holdings import Holdings, roster_of
 from fedskew.federate.metrics import Measured
@@ -17,6 +18,7 @@ from fedskew.federate.own_models import save_own_model
 from fedskew.federate.plan import Plan
 from fedskew.federate.predictions import PREDICTIONS, Predictions
 from fedskew.federate.private import PrivateStates, States
+from fedskew.federate.recipe import Adapt
 from fedskew.federate.scoring import SampleScores, personal_model, score_clients
 from fedskew.federate.tasks import (
     Answer,
@@ -32,7 +34,7 @@ from fedskew.federate.tasks import (
 from fedskew.federate.together import measured_together
 from fedskew.parts.finding import Holder
 from fedskew.store import save_arrays
-from fedskew.types import Groups
+from fedskew.types import Groups, Tensors
 
 
 class LocalBackend:
@@ -99,6 +101,8 @@ class LocalBackend:
                 if task.samples:
                     adapt = None if task.adapt is None else self.holdings.plan.adapts[task.adapt]
                     predictions.add(self._on(task), adapt, result, self.holdings.plan.problem)
+                    if adapt is not None:
+                        self._save_adapted(adapt, result)
         if self._results is not None:
             predictions.save(self._results / PREDICTIONS)
         return found
@@ -168,5 +172,15 @@ class LocalBackend:
     def _save(self, task: SaveTask, own: Groups) -> None:
         if self._results is not None:
             model = personal_model(self.holdings, task.client, task.sent, own, task.broadcast)
+            self._write(task.name, task.client, model)
+
+    def _save_adapted(self, adapt: Adapt, result: SampleScores) -> None:
+        """Save the adapted model of a client that may keep it."""
+        chooses = KEEPING in self.roster.by_name[result.client].sizes
+        if self._results is not None and chooses and result.model and not result.error:
+            self._write(adapted_folder(adapt.label), result.client, result.model)
+
+    def _write(self, name: str, client: str, model: Tensors) -> None:
+        if self._results is not None:
             clients = [member.name for member in self.roster.members]
-            save_own_model(self._results / "models" / task.name, clients, task.client, model)
+            save_own_model(self._results / "models" / name, clients, client, model)
