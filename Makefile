@@ -1,19 +1,21 @@
-# `make demo` and `make test` do all the set-up by themselves; see README.md.
+# `make demo`, `make test` and `make test-sites` do all the set-up by themselves; see README.md.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test fuzz bench bench-sites bench-similarity bench-ratios bench-selection bench-ray format clean
+.PHONY: demo test test-sites fuzz bench bench-sites bench-similarity bench-ratios bench-selection bench-ray format clean
 
 demo: .stamps/core  ## compare a few methods on label-skewed digits
 	$(BIN)/fedskew compare fedavg fedprox scaffold ditto --config digits --seeds 3 --out results/demo
 
-# Real processes of servers and sites come last, by themselves: they take memory of their own.
-test: .stamps/dev  ## lint, types, tests
+test: .stamps/dev  ## lint, types, and all tests that start no servers and sites
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile -m "not sites"
+
+# By themselves: each process takes memory of its own, and their links have deadlines.
+test-sites: .stamps/dev  ## tests with real processes of servers, sites and Ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile -m sites tests/sites tests/federate/backends
 
 fuzz: .stamps/dev  ## the long forms of tests/fuzz: malformed input, 200 kills, flipped bits

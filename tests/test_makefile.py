@@ -1,4 +1,4 @@
-"""``make test`` leaves no test out, though it looks for those of real processes by themselves."""
+"""``make test`` and ``make test-sites`` leave no test out between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 
 
-def test_all_tests_of_real_processes_are_where_make_test_looks_for_them() -> None:
+def test_all_tests_of_real_processes_are_where_make_looks_for_them() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
     (folders,) = re.findall(r"-m sites (.*)$", makefile, re.MULTILINE)
     looked_in = [TESTS.parent / folder for folder in folders.split()]
