@@ -27,7 +27,7 @@ from fedskew.federate.backends.ray import RayCluster, RayPool, RayWorker
 from fedskew.runs.workers import dealt_backend
 
 pytestmark = pytest.mark.sites
-SLOW = {"train": {"epochs": 300}}
+SLOW = {"train": {"epochs": 1000}}
 """Whoever is killed is in the midst of a slice."""
 
 
@@ -137,10 +137,17 @@ def test_whole_runs_on_two_nodes_are_those_of_one_process(cluster: Cluster, tmp_
         assert digests.of_run(there) == digests.of_run(mine)
 
 
-class Killing:
-    """Kills when a worker has just been given one more slice; remembers what became of that.
+def cpu_seconds(process: int) -> float:
+    """The processor time a process has taken, in steps of a hundredth of a second."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    The worker's process is held first: on a busy machine it might be done before it is killed.
+
+class Killing:
+    """Kills when a worker has begun one more slice; remembers what became of that.
+
+    The worker's process is held until it is killed, and before it has the slice: on a busy machine
+    it might be done by then.
     """
 
     def __init__(
@@ -151,16 +158,20 @@ class Killing:
         worker.submit = self  # type: ignore[method-assign, assignment]
 
     def __call__(self, *sent: Any) -> Future[Parcel]:
-        answer = self._submit(*sent)
         self._left -= 1
-        if self._left == 0:
-            self.struck = answer
-            time.sleep(0.1)
-            os.kill(self._process, signal.SIGSTOP)
-            if self._kill is not None:
-                self._kill()
-            os.kill(self._process, signal.SIGKILL)
-        return answer
+        if self._left:
+            return self._submit(*sent)
+        os.kill(self._process, signal.SIGSTOP)
+        before = cpu_seconds(self._process)
+        self.struck = self._submit(*sent)
+        os.kill(self._process, signal.SIGCONT)
+        while cpu_seconds(self._process) < before + 0.03:
+            time.sleep(0.001)
+        os.kill(self._process, signal.SIGSTOP)
+        if self._kill is not None:
+            self._kill()
+        os.kill(self._process, signal.SIGKILL)
+        return self.struck
 
 
 def test_a_worker_killed_in_a_round_costs_time_only(cluster: Cluster, tmp_path: Path) -> None:
