@@ -233,7 +233,7 @@ def page(found: Found, quick: bool) -> str:
             ("fedskew", made.code),
             ("machine", f"{made.cores} cores, {made.processor}, {made.memory}, instruction set "
              f"{torch.backends.cpu.get_cpu_capability()}"),
-            ("software", f"Python {made.python}, torch {made.torch}, {made.threads} threads"),
+            ("software", f"Python {made.python}, torch {made.arithmetic['torch']}"),
             ("training and scoring, all runs", f"{seconds / 60:.1f} min, machine busy"),
         ]),
     ]  # fmt: skip
