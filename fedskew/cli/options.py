@@ -13,6 +13,14 @@ from fedskew.errors import DataError, unknown
 if TYPE_CHECKING:
     from fedskew.config import Config
 
+ConfigFile = Annotated[
+    str,
+    typer.Argument(
+        help="A TOML file, the name of a shipped example (fedskew list examples), or data of your "
+        "own: a folder with a file per client, or one file.",
+        metavar="CONFIG",
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedskew.cli.options import AllowCode, DataDir, Jobs, Label, Overrides, given_config
+from fedskew.cli.options import AllowCode, ConfigFile, DataDir, Jobs, Label, Overrides, given_config
 from fedskew.cli.watching import watching
 
 Budget = Annotated[
@@ -31,14 +31,7 @@ Methods = Annotated[
 
 
 def recommend(
-    config: Annotated[
-        str,
-        typer.Argument(
-            help="A TOML file, the name of a shipped example (fedskew list examples), or data of "
-            "your own: a folder with a file per client, or one file.",
-            metavar="CONFIG",
-        ),
-    ],
+    config: ConfigFile,
     budget: Budget = None,
     methods: Methods = None,
     overrides: Overrides = None,

@@ -9,6 +9,7 @@ import typer
 
 from fedskew.cli.options import (
     AllowCode,
+    ConfigFile,
     DataDir,
     Deadline,
     Label,
@@ -24,14 +25,7 @@ from fedskew.cli.watching import watching
 
 
 def run(
-    config: Annotated[
-        str,
-        typer.Argument(
-            help="A TOML file, the name of a shipped example (fedskew list examples), or data of "
-            "your own: a folder with a file per client, or one file.",
-            metavar="CONFIG",
-        ),
-    ],
+    config: ConfigFile,
     overrides: Overrides = None,
     label: Label = None,
     out: Annotated[Path, typer.Option(help="Folder of run folders.", metavar="DIR")] = Path("runs"),

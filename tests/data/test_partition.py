@@ -185,14 +185,14 @@ def test_extreme_alphas_still_use_every_sample(alpha, cap):
 
 @pytest.mark.parametrize("name", ["dirichlet", "quantity"])
 @pytest.mark.parametrize("min_size", [500, 7000])
-def test_an_impossible_minimum_is_refused_soon(name, min_size):
+def test_an_impossible_minimum_is_refused_within_a_second(name, min_size):
     begin = time.process_time()
     with pytest.raises(
         DataError,
         match=rf"{name}.* 100 clients min_size={min_size} of 60000 samples with alpha=0.05.*raise",
     ):
         split(name, mnist_like, 100, alpha=0.05, min_size=min_size)
-    assert time.process_time() - begin < 5
+    assert time.process_time() - begin < 1
 
 
 def test_every_partition_says_what_it_does_and_which_knobs_it_has():

@@ -226,7 +226,7 @@ def test_sixty_thousand_digits_turn_in_a_few_seconds():
     x = torch.rand(60_000, 1, 28, 28)
     begin = time.process_time()
     rotate(x, torch.linspace(0, 180, 60_000))
-    assert time.process_time() - begin < 30
+    assert time.process_time() - begin < 15
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_w1_of_a_hundred_thousand_codes_takes_no_time() -> None:
     codes = torch.randn(100_000, 8, generator=torch.Generator().manual_seed(0))
     start = time.process_time()
     found = w1_to_normal(codes)
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 5.0
     assert float(found.max()) < 0.02
 
 

@@ -37,7 +37,7 @@ def test_numbers_are_said_trained_scored_and_drawn(tmp_path: Path) -> None:
     said: list[str] = []
     given = settings(tmp_path / "t.csv", FRACTIONS)
     done = fedskew.run(given, out=tmp_path / "runs", tell=said.append)
-    sentence = "'target' is learned as a number: it holds fractions"
+    sentence = "'target' is learned as a number: it holds fractions."
     assert any(line.startswith(sentence) for line in said)
     result = done.result
     assert (result["primary_metric"], result["higher_is_better"]) == ("rmse", False)
